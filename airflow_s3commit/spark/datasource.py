@@ -19,8 +19,10 @@ from pyspark.errors import AnalysisException
 
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.spark.driver import (
+    BATCH,
     Target,
     abort_write,
+    batch_repeats,
     commit_write,
     own_target,
     ready_job,
@@ -138,6 +140,8 @@ class S3CommitWriter(DataSourceArrowWriter):
         conf = dict(self.hadoop) | {key: value for key, value in properties.items() if value}
         options = with_file_settings(self.options, conf)
         target = target_of(options, self.write_id, conf.get)
+        if BATCH in properties and not (target.own and options.conflict_mode == "replace"):
+            raise batch_repeats(f'writes format("s3commit") to {target.reference.destination}')
         job = ready_job(target, options)
         ids = task_ids(target, self.write_id, context)
         plan = replace(self.plan, options=options.table)

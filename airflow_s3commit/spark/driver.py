@@ -56,6 +56,9 @@ logger = logging.getLogger(__name__)
 #: Spark's own key.
 OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
+#: Spark's own local property of threads that run a batch of a streaming query, and of their tasks.
+BATCH = "streaming.sql.batchId"
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -313,6 +316,14 @@ def _check_given(target: Target, options: WriteOptions, job: Job) -> None:
         )
     _check_overwrite(target, options, record.options)
     _check_object_options(job, options, target.session)
+
+
+def batch_repeats(what: str) -> InvalidOption:
+    """Return the refusal of what a function of ``foreachBatch`` does."""
+    return InvalidOption(
+        f"a streaming query {what}, and a repeated batch would be written twice: use"
+        " airflow_s3commit.spark.foreach_batch"
+    )
 
 
 def check_mode(target: Target, wanted: ConflictMode | None, decides: ConflictMode) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,9 +35,11 @@ from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.job import JobOptions, ObjectOptions
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.spark.driver import (
+    BATCH,
     PendingWrite,
     Target,
     aborting,
+    batch_repeats,
     check_mode,
     check_site,
     commit_write,
@@ -92,9 +94,6 @@ logger = logging.getLogger(__name__)
 
 #: Spark's local property with the id of the job that a thread writes for.
 _OF_THREAD = "spark.s3commit.pending.now"
-
-#: Spark's own local property of threads that run a batch of a streaming query.
-_BATCH = "streaming.sql.batchId"
 
 #: Options that only this package's own writer has, in lower case.
 _ONLY_OURS = {option.name.lower() for option in WRITE_OPTIONS} - {
@@ -176,12 +175,8 @@ def write_pending(
         given = JobInConf(job.reference if isinstance(job, Job) else job, stage or DEFAULT_STAGE)
     if given is not None and stage_attempt is not None:
         given = replace(given, stage_attempt=stage_attempt)
-    batch = session.sparkContext.getLocalProperty(_BATCH) if is_classic(session) else None
-    if batch is not None and (given is not None or mode != "overwrite"):
-        raise InvalidOption(
-            f"a streaming query calls write_pending for {destination or 'the job in the conf'}, and a"
-            " repeated batch would be written twice: use airflow_s3commit.spark.foreach_batch"
-        )
+    if (given is not None or mode != "overwrite") and _runs_batch(session):
+        raise batch_repeats(f"calls write_pending for {destination or 'the job in the conf'}")
     try:
         if engine == "spark":
             save = _saving(frame, partition_by, format or "parquet", options or {}, cluster=cluster)
@@ -207,6 +202,27 @@ def write_pending(
     written = PendingWrite(target.reference.destination, *of_stage, tuple(tasks), seal, manifest)
     logger.info("%s", written)
     return written
+
+
+def _runs_batch(session: Any) -> bool:
+    """Return whether this thread runs a batch of a streaming query, or the session is that of a running one.
+
+    A batch's DataFrame has the query's session in threads that the function starts, too.
+    """
+    if not is_classic(session):
+        return False
+    if session.sparkContext.getLocalProperty(BATCH) is not None:
+        return True
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - Spark Connect's own client lacks it
+
+    ours = session._jsparkSession  # noqa: SLF001 - there is no other way
+    # A vendor's Spark may have other names; then only the thread of a batch is known.
+    with suppress(Py4JError):
+        queries = ours.sharedState().activeStreamingQueries().values()
+        # None is a query that has ended meanwhile, or the execution of one before its first batch.
+        last = [query.lastExecution() for query in queries if query is not None]
+        return any(one is not None and one.sparkSession().equals(ours) for one in last)
+    return False
 
 
 def _conflict_mode(mode: SaveMode | None, *, own: bool) -> ConflictMode | None:
@@ -320,12 +336,9 @@ def commit_job(
         S3CommitError: The job could not be set up, sealed or committed.
     """
     home = Destination.of(destination)
+    if _runs_batch(spark):
+        raise batch_repeats(f"runs the block of commit_job for {home.uri}")
     jobs, conf = _jobs_of(spark), conf_of(spark)
-    if spark.sparkContext.getLocalProperty(_BATCH) is not None:
-        raise InvalidOption(
-            f"a streaming query runs the block of commit_job for {home.uri}, and a repeated batch would be"
-            " committed twice: use airflow_s3commit.spark.foreach_batch"
-        )
     options = options or JobOptions(conflict_mode="as-written")
     objects = with_s3a(ObjectOptions(), s3a_settings(conf.get, home.bucket))
     if options.object_options not in (ObjectOptions(), objects):

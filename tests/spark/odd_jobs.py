@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 
 from pyspark.sql import DataFrame, SparkSession
@@ -153,6 +154,24 @@ class Writes:
                 lambda frame, _: frame.write.mode("append").parquet(f"{self.root}/batches")
             )
         )
+
+    def batch_threads(self) -> None:
+        """Write the batches of a stream in a thread, which lacks Spark's mark of them."""
+
+        def write(frame: DataFrame, _: int) -> None:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(frame.write.mode("append").parquet, f"{self.root}/batch_threads").result()
+
+        self._stream(lambda stream: stream.foreachBatch(write))
+
+    def beside_a_stream(self) -> None:
+        """Write while a stream runs that writes elsewhere."""
+        source = self.spark.readStream.format("rate").load()
+        query = source.writeStream.format("noop").start()
+        try:
+            self.rows.write.partitionBy("dt").mode("append").parquet(f"{self.root}/beside_a_stream")
+        finally:
+            query.stop()
 
     def sink(self) -> None:
         """Write a stream to files."""

@@ -32,7 +32,7 @@ WRITTEN = {"special": "special a ü+%41=1"} | {
     name: name
     for name in (
         "option_path", "insert_into", "dynamic_option", "text_gzip", "threads", "empty", "null_partition",
-        "directory", "jvm", "lines", "typed",
+        "directory", "jvm", "lines", "typed", "beside_a_stream",
     )
 }  # fmt: skip
 
@@ -40,6 +40,7 @@ WRITTEN = {"special": "special a ü+%41=1"} | {
 REFUSED = {
     "own_protocol": "which would publish the files at once",
     "batches": "a streaming query writes it",
+    "batch_threads": "a streaming query writes it",
     "sink": "It would publish files at once",
 }
 

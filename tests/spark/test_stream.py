@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +12,16 @@ from pyspark.errors import StreamingQueryException
 
 from airflow_s3commit import JobReference
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.spark import committer_conf, foreach_batch, write_pending
+from airflow_s3commit.spark import commit_job, committer_conf, foreach_batch, write_pending
+from tests.spark.conftest import write
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.conftest import Lake
 
 REFERENCE = JobReference(job_id="j1", destination="s3://lake/t/", staging="s3://lake/t/__magic_job-j1/")
 
@@ -56,16 +62,50 @@ def test_a_thread_that_runs_no_stream_is_refused(spark: SparkSession) -> None:
         foreach_batch(destination="s3://lake/t/")(spark.range(1), 0)
 
 
+def _append(frame: DataFrame, lake: Lake) -> None:
+    write_pending(frame, destination=lake.uri, mode="append")
+
+
+def _append_in_a_thread(frame: DataFrame, lake: Lake) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_append, frame, lake).result()
+
+
+def _commit_in_a_thread(frame: DataFrame, lake: Lake) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(commit_job(frame.sparkSession, lake.uri).__enter__).result()
+
+
 @pytest.mark.spark
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
-def test_a_batch_that_would_be_written_twice_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """In a function of foreachBatch, write_pending refuses to append: Spark may repeat the batch."""
+@pytest.mark.parametrize("writes", [_append, _append_in_a_thread, _commit_in_a_thread, write])
+def test_a_batch_that_would_be_written_twice_is_refused(
+    spark: SparkSession, lake: Lake, tmp_path: Path, writes: Callable[[DataFrame, Lake], None]
+) -> None:
+    """In a function of foreachBatch no write appends, nor commits by itself: Spark may repeat the batch."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    batches = rows.writeStream.foreachBatch(lambda frame, _: writes(frame, lake)).trigger(once=True)
+    stream = batches.option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(StreamingQueryException, match="a repeated batch would be written twice"):
+        stream.awaitTermination()
+    assert (lake.visible(), lake.pending()) == ([], [])
 
-    def append(frame: DataFrame, _: int) -> None:
-        write_pending(frame, destination="s3://lake/t/", mode="append")
+
+@pytest.mark.spark
+@pytest.mark.seaweedfs
+@pytest.mark.xdist_group("spark")
+def test_a_batch_may_overwrite(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """In a function of foreachBatch an overwrite is allowed, also in a thread: it may be repeated."""
+    options = {**lake.options, "partitionOverwriteMode": "static"}
+
+    def overwrite(frame: DataFrame, _: int) -> None:
+        frame.write.format("s3commit").mode("overwrite").options(**options).save(lake.uri)
+        with ThreadPoolExecutor(1) as pool:
+            written = partial(write_pending, mode="overwrite", options=options)
+            pool.submit(written, frame, destination=lake.uri).result()
 
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
-    stream = rows.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(append)
-    with pytest.raises(StreamingQueryException, match="a repeated batch would be written twice"):
-        stream.start().awaitTermination()
+    batches = rows.writeStream.foreachBatch(overwrite).trigger(once=True)
+    batches.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
+    assert (lake.table().num_rows, len(lake.kept("jobs"))) == (5, 2)

@@ -29,6 +29,7 @@ import org.apache.spark.SparkContext;
 import org.apache.spark.TaskContext;
 import org.apache.spark.internal.io.FileCommitProtocol.TaskCommitMessage;
 import org.apache.spark.sql.SaveMode;
+import org.apache.spark.sql.SparkSession;
 import scala.Option;
 
 /**
@@ -98,7 +99,7 @@ final class PendingWrite implements Serializable {
                         "nothing in its session says what it overwrites, or keeps Spark from deleting tables of"
                             + " jobs: spark.sql.extensions must have " + CatalogGuard.class.getName()
                             + " when the session starts, and the jar must be there then (--jars)"));
-    if (spark.getLocalProperty(BATCH) != null) {
+    if (spark.getLocalProperty(BATCH) != null || isOfStream()) {
       throw refusal(
           "a streaming query writes it, whose checkpoint would count the batch as written even if the job is"
               + " aborted: use airflow_s3commit.spark.foreach_batch, which commits each batch");
@@ -136,6 +137,26 @@ final class PendingWrite implements Serializable {
 
   static void forget(String job) {
     WRITTEN.removeIf(slot -> slot.startsWith(job + "/"));
+  }
+
+  /** Whether the session is that of a running streaming query, as in a thread that a batch's function starts. */
+  private static boolean isOfStream() {
+    Option<SparkSession> active = SparkSession.getActiveSession();
+    if (active.isEmpty()) {
+      return false;
+    }
+    try {
+      for (Object query : active.get().sharedState().activeStreamingQueries().values()) {
+        // By name, because the types depend on the release. Before its first batch a query has no execution.
+        Object last = query.getClass().getMethod("lastExecution").invoke(query);
+        if (last != null && last.getClass().getMethod("sparkSession").invoke(last) == active.get()) {
+          return true;
+        }
+      }
+    } catch (ReflectiveOperationException | LinkageError error) {
+      // This Spark has other names; then only the thread of a batch is known.
+    }
+    return false;
   }
 
   /**
