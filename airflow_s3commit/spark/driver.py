@@ -247,7 +247,6 @@ QUIET = 4.0
 
 #: Seconds after which no further abort begins, and seconds between two aborts.
 _LONGEST_ABORT = 10.0
-
 _PAUSE = 1.0
 
 

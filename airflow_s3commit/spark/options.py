@@ -205,17 +205,9 @@ class WriteOptions:
 _DESTINATION, *_WRITE = options_of(WriteOptions)
 
 #: Every option of a write.
-WRITE_OPTIONS: tuple[Option, ...] = (
-    _DESTINATION,
-    *_FILE_OPTIONS,
-    *_WRITE,
-    *_OBJECT_OPTIONS,
-    *_STORE_OPTIONS,
-)
+WRITE_OPTIONS = (_DESTINATION, *_FILE_OPTIONS, *_WRITE, *_OBJECT_OPTIONS, *_STORE_OPTIONS)
 
 _OBJECT_FIELDS = {option.field: option.name for option in _OBJECT_OPTIONS}
-_STORE_FIELDS = {known.name for known in fields(StoreAddress)}
-_WRITE_FIELDS = {known.name for known in fields(WriteOptions)}
 
 
 def _taken(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -240,7 +232,7 @@ def parse_options(
     found = read_fields(dict(in_order), WRITE_OPTIONS)
     given = frozenset(found)
     try:
-        store = StoreAddress(**_taken(found, _STORE_FIELDS))
+        store = StoreAddress(**_taken(found, [known.name for known in fields(StoreAddress)]))
     except StoreUnsuitable as error:
         raise InvalidOption(f"option endpointUrl of s3commit: {error}") from error
     of_objects = _taken(found, _OBJECT_FIELDS)
@@ -249,7 +241,7 @@ def parse_options(
     except InvalidOption as error:
         names = ", ".join(_OBJECT_FIELDS[name] for name in of_objects)
         raise InvalidOption(f"option {names} of s3commit: {error}") from error
-    own = _taken(found, _WRITE_FIELDS)
+    own = _taken(found, [known.name for known in fields(WriteOptions)])
     parsed = WriteOptions(
         **own,
         table=TableOptions(**found),

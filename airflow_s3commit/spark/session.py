@@ -39,9 +39,6 @@ ENDPOINT_URL = "spark.s3commit.endpoint.url"
 ENDPOINT_REGION = "spark.s3commit.endpoint.region"
 PATH_STYLE = "spark.s3commit.path.style"
 
-#: Start of the keys of a job that Spark's own writers write for; its id and a name follow.
-PENDING_JOB = "spark.s3commit.pending.job."
-
 #: Spark's own key of the class that commits a write, and ours of the one for paths outside of the jobs'.
 PROTOCOL = "spark.sql.sources.commitProtocolClass"
 OTHER_PROTOCOL = "spark.s3commit.pending.otherwise"
@@ -59,10 +56,8 @@ Writer: TypeAlias = Literal["python", "spark"]
 #: Spark's own key.
 SPECULATION = "spark.speculation"
 
-#: The default stage of an application.
+#: The default stage and stage attempt of an application.
 DEFAULT_STAGE = "spark"
-
-#: The default stage attempt of an application.
 DEFAULT_STAGE_ATTEMPT = "0"
 
 #: Hadoop's names of server-side encryption, by S3's.
@@ -180,7 +175,7 @@ def _conf_of_sparks_own(
                 f"object_options has {name}, which S3A cannot apply to files of Spark's own writers: leave"
                 " it out and set it as the bucket's default, or use writer='python'"
             )
-    job, s3a = f"{PENDING_JOB}{reference.job_id}.", _s3a(reference)
+    job, s3a = f"spark.s3commit.pending.job.{reference.job_id}.", _s3a(reference)
     return {
         **pending_conf(),
         f"{job}destination": layout.destination.uri,

@@ -30,14 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from importlib.resources.abc import Traversable
 
-#: The module by which Spark finds the data source; importing it imports PySpark.
-_DISCOVERED = "pyspark_s3commit"
-
 #: The earliest time that a zip can hold, for every file, so that the same code makes the same zip.
 ZIP_TIME = (1980, 1, 1, 0, 0, 0)
-
-#: The file mode rw-r--r--, in the upper half of a zip entry's external attributes.
-_MODE = 0o644 << 16
 
 _NAME_DIGITS = 12
 
@@ -90,7 +84,7 @@ def _zipped(files: Iterable[tuple[str, bytes]], compression: int) -> bytes:
         for name, content in files:
             entry = zipfile.ZipInfo(name, ZIP_TIME)
             entry.create_system = 3  # Unix, on every platform
-            entry.external_attr = _MODE
+            entry.external_attr = 0o644 << 16  # the file mode rw-r--r--
             archive.writestr(entry, content, compression)
     return buffer.getvalue()
 
@@ -101,7 +95,8 @@ def _modules() -> Iterator[tuple[str, bytes]]:
     package = __name__.partition(".")[0]
     # A path on the disk or in a zip; both have a parent.
     beside: Any = files(package)
-    for name in (package, _DISCOVERED):
+    # The second one lets Spark find the data source; importing it imports PySpark.
+    for name in (package, "pyspark_s3commit"):
         yield from _below(name, beside.parent / name)
 
 
@@ -149,9 +144,6 @@ _SERVICES = {"org.apache.spark.sql.SparkSessionExtensionsProvider": GUARD_CLASS}
 
 _SOURCES = Path(__file__).parent / "jvm"
 
-#: Class files for Spark 3.5, which runs on Java 8 too.
-_JAVA_RELEASE = "8"
-
 
 class MissingJar(RuntimeError):
     """The jar is not in this installation, and cannot be compiled here."""
@@ -183,8 +175,7 @@ def pending_jar() -> str:
 def _compiled(sources: Iterable[Path], name: str) -> bytes:
     """Return the content of the jar; raise `MissingJar` if it cannot be compiled."""
     home = os.environ.get("JAVA_HOME")
-    javac = shutil.which("javac", path=f"{home}/bin") if home else None
-    javac = javac or shutil.which("javac")
+    javac = (home and shutil.which("javac", path=f"{home}/bin")) or shutil.which("javac")
     pyspark = find_spec("pyspark")
     if javac is None or pyspark is None or pyspark.origin is None:
         missing = "no javac in JAVA_HOME or PATH" if javac is None else "no PySpark"
@@ -194,7 +185,8 @@ def _compiled(sources: Iterable[Path], name: str) -> bytes:
         )
     jars = f"{Path(pyspark.origin).parent}/jars/*"
     with tempfile.TemporaryDirectory(prefix="s3commit-") as classes:
-        command = [javac, "--release", _JAVA_RELEASE, "-nowarn", "-proc:none", "-cp", jars, "-d", classes]
+        # Class files for Spark 3.5, which runs on Java 8 too.
+        command = [javac, "--release", "8", "-nowarn", "-proc:none", "-cp", jars, "-d", classes]
         done = subprocess.run(  # noqa: S603 - the JDK's own compiler
             [*command, *map(str, sources)], capture_output=True, text=True, check=False
         )

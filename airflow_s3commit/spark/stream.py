@@ -14,18 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 from uuid import UUID, uuid4, uuid5
 
 from pyspark.sql.utils import is_remote
 
-from airflow_s3commit.exceptions import (
-    AlreadyCommitted,
-    InvalidOption,
-    JobClosed,
-    JobFailed,
-    JobMismatch,
-)
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption, JobClosed, JobFailed, JobMismatch
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.job import JobReference
@@ -49,14 +43,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BatchMode: TypeAlias = Literal["append", "overwrite"]
-
-#: The local property with the query's id, which its checkpoint keeps; set in the thread of its batches.
-_QUERY_ID = "sql.streaming.queryId"
-
-#: The local property that Spark sets to the id of the query's run.
-_JOB_GROUP = "spark.jobGroup.id"
-
 #: The run and the number of the last batch that this process has written, by the write: its batch 0.
 _WRITTEN: dict[Batch, tuple[str, int]] = {}
 
@@ -65,7 +51,7 @@ def foreach_batch(
     *,
     destination: str | Destination,
     partition_by: Sequence[str] = (),
-    mode: BatchMode = "append",
+    mode: Literal["append", "overwrite"] = "append",
     name: str = "",
     stream: str | None = None,
     cluster: bool = True,
@@ -163,7 +149,8 @@ def _query_id(session: SparkSession) -> str:
             "Spark Connect does not reveal a query's id: name the stream with foreach_batch(stream=…), and"
             " rename it with each new checkpoint"
         )
-    found = session.sparkContext.getLocalProperty(_QUERY_ID)
+    # Spark sets it in the thread of the query's batches, and the checkpoint keeps it.
+    found = session.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not found:
         raise InvalidOption(
             "this thread does not run a streaming query's batches: pass the function of foreach_batch to"
@@ -179,7 +166,7 @@ def _run_id(session: SparkSession) -> str | None:
     """
     if is_remote():
         return ""
-    group = session.sparkContext.getLocalProperty(_JOB_GROUP) or ""
+    group = session.sparkContext.getLocalProperty("spark.jobGroup.id") or ""
     try:
         return str(UUID(group))
     except ValueError:

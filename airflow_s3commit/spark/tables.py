@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.reader.listing import Table, TableFile
     from airflow_s3commit.store.base import ObjectStore
-    from airflow_s3commit.store.credentials import StoreAddress
     from airflow_s3commit.tables.columns import WrittenSchema
 
 #: Spark's options that choose files, in lower case: the log does that here.
@@ -134,7 +133,9 @@ def read_table(
     if not any(name.lower() == "ignoremissingfiles" for name in given):
         # Whatever the session says: a generation whose files are gone is not a smaller table.
         given["ignoreMissingFiles"] = "false"
-    address = _address(spark, place.bucket)
+    address = store_from_conf(getter_of(spark))
+    if is_classic(spark):
+        address = address.or_else(s3a_address(spark, place.bucket))
     with renewing_store(address):
         kind = FileSummary if class_of_jar(spark, "FileBounds") is None else FileWithBounds
         store = store_of_process(address)
@@ -164,11 +165,6 @@ def read_table(
     columns = [column for column in whole if column.name not in partitions]
     wanted = _nullable(StructType([*columns, *partitions.values()]))
     return source.read(table.files.values(), wanted) if table.files else spark.createDataFrame([], wanted)
-
-
-def _address(spark: SparkSession, bucket: str) -> StoreAddress:
-    own = store_from_conf(getter_of(spark))
-    return own.or_else(s3a_address(spark, bucket)) if is_classic(spark) else own
 
 
 def _recorded(table: Table) -> StructType | None:

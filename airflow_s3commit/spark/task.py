@@ -28,18 +28,15 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.sealed_job import CommittedTask
     from airflow_s3commit.spark.driver import Target
 
-#: Digits of a write's UUID that distinguish it from other writes of the same stage attempt.
-_WRITE_DIGITS = 8
-
 
 def task_ids(target: Target, write_id: str, context: TaskContext | None) -> tuple[str, str, int, str]:
     """Return a task attempt's stage, stage attempt, partition and id; a frame without tasks has no context.
 
-    The driver's UUID of the write is in the id because Spark numbers the attempts of each application from 0,
-    and a restarted application has the same conf.
+    Digits of the driver's UUID of the write are in the id because Spark numbers the attempts of each
+    application from 0, and a restarted application has the same conf.
     """
     partition, number = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-    return target.stage, target.stage_attempt, partition, f"{number}w{write_id[:_WRITE_DIGITS]}"
+    return target.stage, target.stage_attempt, partition, f"{number}w{write_id[:8]}"
 
 
 def write_task(

@@ -24,11 +24,7 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know it by
 from pyspark.sql.types import StringType
 
-from airflow_s3commit.exceptions import (
-    DestinationNotEmpty,
-    InvalidOption,
-    JobClosed,
-)
+from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, JobClosed
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
@@ -296,14 +292,9 @@ def _run_task(
     if sites:
         check_site(job, options, site_conf(os.environ))
     ids = task_ids(target, write_id, TaskContext.get())
-    task = write_task(job, _named(batches, plan.schema.names), plan, ids, options)
+    named = (pa.RecordBatch.from_arrays(batch.columns, names=plan.schema.names) for batch in batches)
+    task = write_task(job, named, plan, ids, options)
     yield pa.RecordBatch.from_pydict({"task": [encode(task).decode()]})
-
-
-def _named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        fields = [field.with_name(name) for field, name in zip(batch.schema, names, strict=True)]
-        yield pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
 
 @contextmanager

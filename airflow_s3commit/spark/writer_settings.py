@@ -252,16 +252,12 @@ def _properties(path: Path) -> dict[str, str]:
 def _kept(properties: Mapping[str, str | None]) -> dict[str, str]:
     """Return those of Hadoop's properties that a write follows or refuses: no others, such as credentials."""
     ends = tuple(f".{name}" for name in _NAMES)
-    return {
-        key: value
-        for key, value in properties.items()
-        if value
-        and (
-            key.startswith("parquet.")
-            or key == _ALL_PROVIDERS
-            or (key.startswith(_PREFIX) and key.endswith(ends))
-        )
-    }
+
+    def is_kept(key: str) -> bool:
+        of_s3a = key.startswith(_PREFIX) and key.endswith(ends)
+        return of_s3a or key == _ALL_PROVIDERS or key.startswith("parquet.")
+
+    return {key: value for key, value in properties.items() if value and is_kept(key)}
 
 
 def _of_hadoop(conf: Any) -> dict[str, str]:

@@ -14,12 +14,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.tables.options import TABLE_OPTIONS
     from airflow_s3commit.tables.write import WrittenTable
 
-__all__ = [
-    "TABLE_OPTIONS",
-    "UnsupportedColumn",
-    "UnsupportedPartition",
-    "WrittenTable",
-]
+__all__ = ["TABLE_OPTIONS", "UnsupportedColumn", "UnsupportedPartition", "WrittenTable"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(__spec__)

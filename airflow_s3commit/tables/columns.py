@@ -48,7 +48,7 @@ def rebuilt(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field
     field = change(field)
     kind = field.type
     if pt.is_struct(kind):
-        kind = pa.struct([rebuilt(kind.field(number), change) for number in range(kind.num_fields)])
+        kind = pa.struct([rebuilt(inner, change) for inner in kind])
     elif pt.is_map(kind):
         kind = pa.map_(rebuilt(kind.key_field, change).type, rebuilt(kind.item_field, change))
     elif pt.is_list(kind):
@@ -179,10 +179,9 @@ def _spark_field(field: pa.Field) -> SparkField:
 def _spark_type(kind: pa.DataType) -> str | dict[str, Any]:
     """Return a type as in Spark's JSON; one that Spark lacks by Arrow's name."""
     if pt.is_struct(kind):
-        inner = [kind.field(number) for number in range(kind.num_fields)]
         fields = [
             {"name": one.name, "type": _spark_type(one.type), "nullable": True, "metadata": {}}
-            for one in inner
+            for one in kind
         ]
         return {"type": "struct", "fields": fields}
     if pt.is_map(kind):
@@ -415,10 +414,6 @@ def _remedy(name: str) -> str:
     return f"cast it to string first, in Spark: df.withColumn({name!r}, df[{name!r}].cast('string'))"
 
 
-#: How many columns an error lists.
-_SHOWN = 20
-
-
 def resolve_name(names: Sequence[str], name: str) -> str:
     """Return the column of a name: the exact match, or the only match regardless of case."""
     if name in names:
@@ -431,7 +426,7 @@ def resolve_name(names: Sequence[str], name: str) -> str:
             f"partition column {name!r} is ambiguous: {', '.join(alike)}; rename one of them"
         )
     raise UnsupportedPartition(
-        f"partition column {name!r} is not among {', '.join(names[:_SHOWN])}; name one of the columns,"
+        f"partition column {name!r} is not among {', '.join(names[:20])}; name one of the columns,"
         " without backticks, and make a field or an expression a column first"
     )
 

@@ -114,10 +114,11 @@ def check_columns(schema: pa.Schema, format_: str) -> None:
     for column in schema:
         kind = column.type
         refused = {
-            "parquet": _has_within(kind, _is_empty_struct),
+            "parquet": _has_within(kind, lambda one: pt.is_struct(one) and not one.num_fields),
             "orc": any(is_kind(kind) for is_kind in _NOT_IN_ORC),
             "csv": pt.is_nested(kind),
-            "json": _has_within(kind, _has_odd_keys),
+            # The keys of JSON's objects are strings.
+            "json": _has_within(kind, lambda one: pt.is_map(one) and not pt.is_string(one.key_type)),
         }
         if refused[format_]:
             raise UnsupportedColumn(
@@ -130,15 +131,6 @@ def _has_within(kind: pa.DataType, is_such: Callable[[pa.DataType], bool]) -> bo
     """Return whether a type, or one at any depth within it, is such a type."""
     inner = (kind.field(number).type for number in range(kind.num_fields))
     return is_such(kind) or any(_has_within(one, is_such) for one in inner)
-
-
-def _is_empty_struct(kind: pa.DataType) -> bool:
-    return bool(pt.is_struct(kind)) and not kind.num_fields
-
-
-def _has_odd_keys(kind: pa.DataType) -> bool:
-    """Return whether a type is a map whose keys are not strings, as those of JSON's objects are."""
-    return bool(pt.is_map(kind)) and not pt.is_string(kind.key_type)
 
 
 def _json_lines(rows: pa.Table) -> Iterator[bytes]:

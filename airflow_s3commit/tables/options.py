@@ -22,9 +22,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]+")
 
 _REGION = re.compile(r"([A-Za-z0-9]+(-[A-Za-z0-9]+)*)?")
 
-_KIB = 1024
-
-_UNITS = {"": 1, "k": _KIB, "m": _KIB**2, "g": _KIB**3}
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 #: The texts of true and false, in lower case.
 FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}

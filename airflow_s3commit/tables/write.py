@@ -118,12 +118,9 @@ _CUT_SHARE = 8
 
 #: Bytes that a small batch takes besides its values, as measured: objects, and padding of each column.
 _BATCH_OVERHEAD = 512
-
 _COLUMN_OVERHEAD = 384
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
-
-_DIGEST_DIGITS = 8
 
 
 @dataclass(frozen=True)
@@ -254,7 +251,7 @@ def _columns(plan: TablePlan, schema: pa.Schema, names: Sequence[str], file_sche
 def _plain(name: str) -> str:
     """Return a name in characters that are safe in a file's name; different names stay different."""
     plain = _NOT_IN_NAMES.sub("_", name)
-    return plain if plain == name else f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_DIGITS]}"
+    return plain if plain == name else f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _cut(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
