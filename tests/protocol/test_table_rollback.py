@@ -210,6 +210,21 @@ def test_a_commit_meanwhile_refuses() -> None:
     assert lake.keys(f"{ROOT}_s3commit/open/") == []
 
 
+def test_a_rollback_that_is_itself_aborted_changes_nothing() -> None:
+    """Another process, such as a sweep that takes its job for dead, may end it before its entry."""
+    lake = two_generations()
+    before = lake.data()
+
+    def sweep() -> None:
+        lake.store.rest()
+        assert len(lake.sweep(older_than=0.0).jobs) == 1
+
+    lake.store.before = once("put", NEXT, sweep)
+    with pytest.raises(DestinationChanged, match="was aborted by another process; nothing was changed"):
+        rolled_back(lake)
+    assert (lake.data(), lake.keys(f"{ROOT}_s3commit/open/")) == (before, [])
+
+
 def test_an_abort_meanwhile_does_not_matter() -> None:
     """A rollback that loses its number to an abort takes the next one."""
     lake = two_generations()

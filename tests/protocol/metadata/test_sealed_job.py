@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
 )
 from airflow_s3commit.protocol.model.codec import MIB, encode, sha256
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
-from airflow_s3commit.protocol.model.sealed_job import SealRecord
+from airflow_s3commit.protocol.model.sealed_job import Counts, SealedTask, SealRecord, StageSealRecord
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, once
 
@@ -249,6 +249,30 @@ def big_set(lake: Lake, files: int) -> Any:
         )  # fmt: skip
     extra = TaskExtra(stage="spark", stage_attempt="1", task="00000", attempt="1", nonce="n")
     return lake.place_task(encode(PendingSet(jobId=OURS, commits=commits, s3commit=extra)), files)
+
+
+@each("place", ["elsewhere", "other bucket"])
+def test_a_forged_stage_seal_reaches_no_further(place: str) -> None:
+    """Whoever may write in the staging makes no commit complete an upload outside of the destination."""
+    lake = Lake()
+    job = lake.set_up()
+    bucket, prefix = (BUCKET, "elsewhere/") if place == "elsewhere" else ("other", ROOT)
+    key = f"{prefix}a-{OURS}.parquet"
+    lake.store.create_upload(bucket, key, metadata={}, content_type="x")
+    forged, counts = lake.forge_task({key: bucket}), Counts(files=1, bytes=1, rows=1)
+    layout = lake.context().layout
+    tasks = [SealedTask(task="00000", attempt="1", counts=counts, sha256=forged.sha256)]
+    seal = StageSealRecord(
+        **layout.place, stage="spark", stage_attempt="1", tasks=tasks, counts=counts,
+        partitions={"": counts}, created=0, nonce="forged",
+    )  # fmt: skip
+    lake.store.put(BUCKET, layout.stage_seal("spark", "1"), encode(seal))
+    job.seal()
+    with pytest.raises(InvalidRecord, match="outside the destination"):
+        job.commit()
+    assert not [call for call in lake.store.calls if call.verb == "complete_upload"]
+    lake.job().abort()
+    assert len(list(lake.store.list_uploads(bucket, prefix))) == 1
 
 
 def test_a_task_of_ten_thousand_files_is_committed() -> None:

@@ -14,7 +14,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.steps import append, files
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, Lake, an_id, apart, named, once
+from tests.protocol.building import BUCKET, HOME, Crash, Lake, an_id, apart, named, once
 
 OLD = {"dt=1/old": b"old", "dt=2/old": b"old"}
 
@@ -97,6 +97,20 @@ def test_a_commit_whose_list_is_aborted_learns_of_its_end(end: str, monkeypatch:
             with pytest.raises(JobClosed, match="is aborted"):
                 lake.job().commit()
     assert (lake.pending(), len(lake.data())) == ([], 2 if end == "commit" else 0)
+
+
+def test_an_abort_finds_the_upload_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that dies while it writes a long list leaves an upload whose name is no file of the job."""
+    monkeypatch.setattr(files, "_PART_BYTES", 100)
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"})
+    lake.store.die("complete_upload", ".jsonl")
+    with apart(), pytest.raises(Crash):
+        lake.job().commit()
+    lake.store.rest()
+    assert len(lake.pending()) == 1
+    lake.job().abort()
+    assert (lake.pending(), lake.data()) == ([], {})
 
 
 @each("mode", ["append", "replace"])
