@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit._format import plain
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowSkipException
-from airflow_s3commit.exceptions import JobFailed, OutcomeUnknown, PreconditionFailed, Refused, Unavailable
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    JobFailed,
+    OutcomeUnknown,
+    PreconditionFailed,
+    Refused,
+    Unavailable,
+)
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
@@ -48,7 +55,7 @@ def failures_are_noted(context: Context, job: Any) -> Iterator[None]:
         # As in the log: the text is repeated in XComs and in the job's end on S3.
         line = plain(str(redact(text)).strip().partition("\n")[0])
         why = line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
-        by_store = isinstance(error, Unavailable | OutcomeUnknown)
+        by_store = isinstance(error, Unavailable | AccessDenied | OutcomeUnknown)
         job_id = job.get("job_id") if isinstance(job, Mapping) else None
         context["ti"].xcom_push(key=FAILURE, value={"why": why, "by_store": by_store, "job_id": job_id})
         raise

@@ -318,7 +318,8 @@ def test_the_outcome_decides(kind, context) -> None:
     final = refused and not issubclass(kind, exceptions.PreconditionFailed)
     with pytest.raises(AirflowFailException if final else kind, match="…"), failures_are_noted(context, JOB):
         raise kind("…")
-    by_store = issubclass(kind, exceptions.Unavailable | exceptions.OutcomeUnknown)
+    of_store = exceptions.Unavailable | exceptions.AccessDenied | exceptions.OutcomeUnknown
+    by_store = issubclass(kind, of_store)
     assert context["ti"].pushed[FAILURE] == {
         "why": f"{kind.__name__}: …",
         "by_store": by_store,
