@@ -51,9 +51,10 @@ def test_a_session_without_the_jar_is_refused() -> None:
     jobs = type("JavaPackage", (), {})()
     jvm = SimpleNamespace(s3commit=SimpleNamespace(spark=SimpleNamespace(Jobs=jobs)))
     conf = {PROTOCOL: PROTOCOL_CLASS}
-    session: Any = SimpleNamespace(
-        conf=conf, sparkContext=SimpleNamespace(_jvm=jvm), _jsparkSession=SimpleNamespace()
-    )
+    context = SimpleNamespace(_jvm=jvm, getLocalProperty={}.get)
+    state = SimpleNamespace(activeStreamingQueries=dict)
+    ours = SimpleNamespace(sharedState=lambda: state)
+    session: Any = SimpleNamespace(conf=conf, sparkContext=context, _jsparkSession=ours)
     with (
         pytest.raises(MissingJar, match=r"airflow_s3commit\.spark\.pending_jar"),
         commit_job(session, "s3://lake/t/"),
