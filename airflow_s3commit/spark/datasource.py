@@ -91,8 +91,8 @@ class S3CommitDataSource(DataSource):
         raise InvalidOption(_NO_READER)
 
     def reader(self, schema: StructType) -> NoReturn:  # noqa: ARG002 - as Spark calls it
-        """Refuse a read with a schema."""
-        self.schema()
+        """Refuse a read with a schema; see `schema`."""
+        raise InvalidOption(_NO_READER)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - Spark's names
         """Refuse ``writeStream.format("s3commit")``."""

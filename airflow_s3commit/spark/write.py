@@ -292,9 +292,14 @@ def _run_task(
     if sites:
         check_site(job, options, site_conf(os.environ))
     ids = task_ids(target, write_id, TaskContext.get())
-    named = (pa.RecordBatch.from_arrays(batch.columns, names=plan.schema.names) for batch in batches)
-    task = write_task(job, named, plan, ids, options)
+    task = write_task(job, _named(batches, plan.schema.names), plan, ids, options)
     yield pa.RecordBatch.from_pydict({"task": [encode(task).decode()]})
+
+
+def _named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        fields = [field.with_name(name) for field, name in zip(batch.schema, names, strict=True)]
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
 
 @contextmanager
