@@ -228,10 +228,11 @@ def repair(session: Session, *, apply: bool) -> ExitCode:
     with session.output.working("reading the log") as step:
         report = rebuild(session.store, session.destination, dry_run=not apply, step=step)
     views = [NOT_APPLIED] if report.dry_run and report.repaired else []
+    nothing = f"nothing to repair at {report.destination}"
     if not report.entries:
-        return session.nothing(report.to_dict(), "")
+        return session.nothing(report.to_dict(), nothing)
     if not (report.repaired or report.left or report.failures):
-        views.append(line(f"nothing to repair at {report.destination}", "green"))
+        views.append(line(nothing, "green"))
     views += labelled("would rebuild" if report.dry_run else "rebuilt", report.repaired, "green")
     views += labelled("CANNOT BE REBUILT", report.left)
     views += labelled("FAILED", report.failures)
@@ -282,7 +283,7 @@ def compact(
             dry_run=dry_run,
         )
     if not report.seen:
-        return session.nothing(report.to_dict(), "")
+        return session.nothing(report.to_dict(), f"nothing to compact at {session.destination.uri}")
     views: list[RenderableType] = [DRY_RUN] if dry_run else []
     if report.partitions:
         views.append(Rows(report.partitions[0].columns, report.partitions))

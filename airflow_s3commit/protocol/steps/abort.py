@@ -51,7 +51,7 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
     committed; and as `end_job` and `undo`: abort again.
     """
     with naming(context, "abort"):
-        # Its record may be gone because it has ended, whoever has ended it.
+        # The record may be missing because the job has ended, so look for its receipt in any case.
         context = with_readable_record(replace(context, alone=""))
         job = context.record
         log = Log(context, job.base if job is not None else None)

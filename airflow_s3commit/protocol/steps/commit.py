@@ -156,7 +156,7 @@ class _Run:
         """Return what the commit takes at the head of the log, or refuse it."""
         _refuse_changes(self)
         if self.options.only_adds:
-            # Without a request: whoever creates an entry reads the newest one.
+            # This costs no request: creating an entry needs the newest one anyway.
             newest = self.log.read_newest()
             commit = newest.commit if newest is not None else None
             written = commit.partitions.items() if commit is not None else ()
@@ -182,7 +182,7 @@ class _Run:
             mode=options.conflict_mode,
             takes=taken.takes,
             unowned=taken.unowned,
-            partitions={**dict.fromkeys(losing, Counts()), **seal.partitions},
+            partitions=dict(sorted({**dict.fromkeys(losing, Counts()), **seal.partitions}.items())),
             counts=seal.counts,
             replaced=taken.replaced,
             files_sha256=digest,

@@ -242,9 +242,10 @@ def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool
 
 
 def refuse_others_versions(context: JobContext, head: Position) -> None:
-    """Raise `InvalidOption` where another program keeps a Delta table, as of an entry without a version.
+    """Raise `InvalidOption` if another program keeps a Delta table there.
 
-    An entry that came after it may have one: whoever goes by this head then decides again.
+    Before: ``head``, the newest entry that was read, has no version. If there is a newer entry, the versions
+    may be its own, and nothing is raised: the caller cannot create its entry, and decides anew after it.
     """
     home = context.layout.destination
     for info in context.store.list_objects(home.bucket, home.key(VERSIONS), page=1):
