@@ -138,11 +138,12 @@ def _finish(context: JobContext, entry: Entry, known: Known) -> None:
 def _doomed(context: JobContext, commit: Commit, left: Left) -> Iterator[ObjectToDelete]:
     """Yield the objects that a commit took.
 
-    A file with a job's id in its name is deleted by that: no other program writes it, and its ETag does not
+    A file with its job's id in its name is deleted by that: no other program writes it, and its ETag does not
     follow from its parts on every store. Any other is deleted only as it was when it was listed.
     """
+    jobs = {one.job_id for one in left.sources.values()} - {None}
     for file in files_in(context.store, context.layout.destination, left.sources, left.pieces):
-        yield ObjectToDelete(file.key, None if owner_of(file.key) else file.etag)
+        yield ObjectToDelete(file.key, None if owner_of(file.key) in jobs else file.etag)
     for unowned in commit.unowned:
         yield ObjectToDelete(unowned.key, unowned.etag)
 

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_s3commit.protocol.steps import finish
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, ROOT, Crash, Lake, named
+from tests.protocol.building import BUCKET, HOME, ROOT, THEIRS, Crash, Lake, named
 
 ENTRY = f"log/{2:020d}.json"
 
@@ -47,15 +47,16 @@ def test_nothing_is_inferred_from_a_listing_after_the_entry(mode: str, committer
     assert lake.entries()[1]["commit"].get("unowned", []) == []
 
 
-def test_a_file_that_is_written_over_after_the_entry_stays() -> None:
-    """What a commit took of other programs is deleted only as it was when the entry was made."""
+@each("old", ["dt=1/old", f"dt=1/part-00000-{THEIRS}.c000.parquet"])
+def test_a_file_that_is_written_over_after_the_entry_stays(old: str) -> None:
+    """What a commit took of other programs, Spark too, is deleted only as it was when the entry was made."""
     lake = Lake()
-    lake.put({"dt=1/old": b"old"})
+    lake.put({old: b"old"})
     job = lake.sealed({"dt=1/a": b"1"})
     lake.put({"dt=1/added": b"added"})
-    _at_the_entry(lake, lambda: lake.put({"dt=1/old": b"newer", "dt=1/added": b"newer"}))
+    _at_the_entry(lake, lambda: lake.put({old: b"newer", "dt=1/added": b"newer"}))
     job.commit()
-    assert lake.data() == {"dt=1/old": b"newer", "dt=1/added": b"newer", named("dt=1/a"): b"1"}
+    assert lake.data() == {old: b"newer", "dt=1/added": b"newer", named("dt=1/a"): b"1"}
 
 
 @each("end", ["commit", "abort"])
