@@ -6,7 +6,6 @@ an entry of the log: if its processes resume, they notice, and a commit that cam
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -36,8 +35,6 @@ from airflow_s3commit.protocol.sweep_plan import (
     plan_sweep,
 )
 from airflow_s3commit.store.base import Abort, ObjectStore
-
-logger = logging.getLogger(__name__)
 
 
 class SweepReport(Plain, Struct, kw_only=True):
@@ -182,9 +179,7 @@ def _noting(report: SweepReport, what: str) -> Iterator[None]:
 
 
 def _fail(report: SweepReport, what: str, error: S3CommitError) -> None:
-    reason = described(error)
-    logger.warning("sweep of %s: %s: %s", report.plan.destination, what, reason)
-    report.failures.append(LeftAlone(what=what, reason=reason))
+    report.failures.append(LeftAlone(what=what, reason=described(error)))
 
 
 class RegisteredSweep(NamedTuple):

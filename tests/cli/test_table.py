@@ -503,7 +503,7 @@ def test_a_person_is_asked_first(littered: Lake, run: RunProgram) -> None:
 
 
 def test_what_could_not_be_removed_is_a_finding(littered: Lake, run: RunProgram) -> None:
-    """The rest is still done, with exit code 1 and the error by name."""
+    """The rest is still done, with exit code 1 and the error by name, once."""
 
     def refuse(call: StoreCall) -> None:
         if call.verb == "abort_upload" and call.key.endswith("stray.parquet"):
@@ -513,6 +513,7 @@ def test_what_could_not_be_removed_is_a_finding(littered: Lake, run: RunProgram)
     result = run("sweep", littered.destination, "--older-than", "1d", "--apply")
     assert result.exit_code == 1
     assert "FAILED: upload" in result.stdout
+    assert (result.stdout + result.stderr).count("slow down") == 1
     assert "2 jobs ended" in result.stdout
 
 
