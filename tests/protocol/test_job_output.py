@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
@@ -88,6 +89,22 @@ def test_a_stage_is_sealed_once() -> None:
     with pytest.raises(JobClosed):
         job.seal_stage("spark", "1", [other])
     assert job.sealed_stages() == [("spark", "1")]
+
+
+def test_a_job_whose_records_were_deleted_is_unknown_to_processes_that_know_it() -> None:
+    """Its steps say that there is no such job, not that a step before is missing."""
+    lake = Lake()
+    written, sealed = lake.set_up(), lake.sealed(NEW, job_id=THEIRS)
+    task = lake.run_task(written, NEW)
+    sealed.record()
+    for key in lake.keys(ROOT):
+        lake.store.delete(BUCKET, key)
+    for step in (
+        partial(written.seal_stage, "spark", "1", [task]), partial(written.commit, stages=[("spark", "1")]),
+        written.seal, sealed.preview, sealed.commit, partial(sealed.complete_part, 0, 1),
+    ):  # fmt: skip
+        with pytest.raises(NoSuchJob, match="a program deleted its record"):
+            step()
 
 
 def test_an_attempt_whose_process_is_gone_is_aborted_by_another() -> None:

@@ -225,7 +225,8 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
     context, log = run.context, run.log
     try:
         # Nothing is published yet: a refusal leaves the job as it is.
-        run.seal = load_seal(context, seal_sha256)
+        with refusing_ended(context):
+            run.seal = load_seal(context, seal_sha256)
         _refuse_changes(run)
         if run.options.conflict_mode != "replace" or run.options.whole_destination:
             run.taken()

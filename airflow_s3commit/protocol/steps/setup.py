@@ -278,15 +278,15 @@ def refuse_ended(context: JobContext, end: Entry | None) -> None:
 
 @contextmanager
 def refusing_ended(context: JobContext) -> Iterator[None]:
-    """Refuse a step, as `refuse_ended`, for the end of its job rather than for what is missing because of it.
+    """Refuse a step, as `load_job`, for the end of its job rather than for what is missing because of it.
 
     Whoever ends a job writes its receipt before it removes anything of it.
     """
     try:
         yield
     except (InvalidRecord, JobClosed, JobFailed, NoSuchUpload):
-        # A process that alone ends its job finds here that somebody has aborted it all the same.
-        refuse_ended(context, find_end(replace(context, alone="")))
+        # Read anew: all of it may have been deleted, or aborted although this process alone is to end it.
+        load_job(replace(context, record=None, alone=""))
         raise
 
 
