@@ -190,3 +190,11 @@ def test_a_table_with_both_cases_is_replaced_partition_by_partition() -> None:
     for name, path in (("a", "dt=1/new"), ("b", "DT=1/new")):
         lake.sealed({path: b"1"}, job_id=an_id(name)).commit()
     assert lake.data().keys() == {named("dt=1/new", an_id("a")), named("DT=1/new", an_id("b"))}
+
+
+def test_an_entry_names_its_partitions_in_their_order() -> None:
+    """Those that it writes and those that lose files are sorted together, as in seals."""
+    lake = Lake()
+    lake.sealed({f"dt={number}/a": b"1" for number in range(3, 9)}, job_id=an_id("before")).commit()
+    lake.sealed({f"dt={number}/a": b"2" for number in range(1, 9)}).commit()
+    assert list(lake.entries()[-1]["commit"]["partitions"]) == [f"dt={number}" for number in range(1, 9)]
