@@ -70,16 +70,16 @@ class S3CommitAbortOperator(CommitStepOperator):
         uploads, first, states, state = None, "", dict[str, str](), job.state()
         if state is None or state.state != "committed":
             states = self._states(context)
-            failed = self._failed(context, states, job_id)
+            failed, said = self._failed(context, states, job_id)
             is_sealed = state is not None and state.state == "sealed"
-            if is_sealed and self._only_store_failed(context, states, failed):
+            if is_sealed and self._only_store_failed(states, failed, said):
                 context["ti"].xcom_push(key="abort_report", value={"job_id": job_id, "state": KEPT})
                 raise AirflowFailException(
                     f"Job {job_id} is sealed and was kept, because the store failed"
                     f" {', '.join(sorted(failed))}: clear that task to continue, or run `s3commit commit"
                     f" {place} {job_id}`; to give it up, `s3commit abort`, or wait for a sweep."
                 )
-            first = self._first_failure(context, failed)
+            first = self._first_failure(failed, said)
             if not first and states and "skipped" not in states.values():
                 # Stages were cleared alone, or a user has marked tasks as successful.
                 first = "No commit ran: clear all stages together with the tasks after them"
@@ -120,37 +120,39 @@ class S3CommitAbortOperator(CommitStepOperator):
         return {**report, "state": "skipped"}
 
     def _only_store_failed(
-        self, context: Context, states: Mapping[str, str], failed: Mapping[str, str]
+        self, states: Mapping[str, str], failed: Mapping[str, str], said: Mapping[str, list[Any]]
     ) -> bool:
         """Return whether tasks of the group failed, all because of the store, and the others have ended."""
         if not failed or not {*states.values()} <= {"failed", "upstream_failed", "success", "skipped"}:
             return False
-        notes = pulled(context, sorted({*failed.values()}), FAILURE)
+        notes = (one for task in {*failed.values()} for one in said[task])
         return sum(bool(one["by_store"]) for one in notes) == len(failed)
 
-    def _first_failure(self, context: Context, failed: Mapping[str, str]) -> str:
+    def _first_failure(self, failed: Mapping[str, str], said: Mapping[str, list[Any]]) -> str:
         """Return which task of the group failed first, and why if it said so; empty if none has failed."""
         if not failed:
             return ""
         known = getattr(self.get_dag(), "task_dict", {})
         before = {name: len(task.get_flat_relative_ids(upstream=True)) for name, task in known.items()}
         first = min(failed, key=lambda name: (before.get(failed[name], len(before)), name))
-        said = pulled(context, [failed[first]], FAILURE)
-        return f"{first} failed: {said[0]['why']}" if said else f"{first} failed, see its log"
+        notes = said[failed[first]]
+        return f"{first} failed: {notes[0]['why']}" if notes else f"{first} failed, see its log"
 
-    def _failed(self, context: Context, states: Mapping[str, str], job_id: str) -> dict[str, str]:
-        """Return the ids of failed tasks by their names, which for a mapped instance end with its index.
+    def _failed(
+        self, context: Context, states: Mapping[str, str], job_id: str
+    ) -> tuple[dict[str, str], dict[str, list[Any]]]:
+        """Return the ids of failed tasks by their names, and by these ids what the tasks noted.
+
+        The name of a mapped instance ends with its index.
 
         A task that failed for an earlier job, and has not run for this one, is left out.
         """
         known = getattr(self.get_dag(), "task_dict", {})
         names = (name for name, state in states.items() if state == "failed")
         failed = {name: name if name in known else name.rpartition("_")[0] or name for name in names}
-        jobs = {
-            task: {one.get("job_id", job_id) for one in pulled(context, [task], FAILURE)}
-            for task in failed.values()
-        }
-        return {name: task for name, task in failed.items() if not jobs[task] or job_id in jobs[task]}
+        said = {task: pulled(context, [task], FAILURE) for task in {*failed.values()}}
+        jobs = {task: {one.get("job_id", job_id) for one in notes} for task, notes in said.items()}
+        return {name: task for name, task in failed.items() if not jobs[task] or job_id in jobs[task]}, said
 
     def _states(self, context: Context) -> dict[str, str]:
         """Return the states of the other tasks in this task's group; nothing without a group."""

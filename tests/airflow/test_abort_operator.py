@@ -324,7 +324,7 @@ def test_output_of_a_stage_that_was_cleared_alone_is_not_lost_without_a_word(sto
 
 
 def test_the_first_failure_is_named(store, context) -> None:
-    """The message and the job's end name the first task that failed, by the order of tasks, and why."""
+    """The message and the job's end name the first that failed, by the order of tasks, and why."""
     reference = set_up(store)
     with DAG("nightly", schedule=None), TaskGroup("refresh"):
         setup = EmptyOperator(task_id="setup").as_setup()
@@ -338,9 +338,11 @@ def test_the_first_failure_is_named(store, context) -> None:
     }
     ti = context["ti"]
     ti.get_task_states = lambda **_: {ti.run_id: states}
-    ti.xcom_pull = lambda *, task_ids, key: [notes.get(name) for name in task_ids if key == FAILURE]
+    asked: list[str] = []
+    ti.xcom_pull = lambda *, task_ids, key: [notes.get(name) for name in task_ids if not asked.append(name)]
     why = "refresh.b_3 failed: the Spark application ended with ValueError"
     with pytest.raises(AirflowFailException, match=f"^{why}. Job"):
         abort.execute(context)
     (end,) = latest_endings(store, Destination.parse(reference["destination"]), 1)
     assert end.reason == why
+    assert sorted(asked) == ["refresh.a", "refresh.b"]
