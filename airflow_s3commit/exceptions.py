@@ -1,6 +1,6 @@
 """All errors of this package, in one tree whose first level is the outcome.
 
-`DidNotHappen`: the call changed nothing. `OutcomeUnknown`: it may have happened. `Refused`: a rule forbids
+`DidNotHappen`: the call did not take effect. `OutcomeUnknown`: it may have. `Refused`: a rule forbids
 it. Callers that clean up may do so on `DidNotHappen` and `Refused`, never on `OutcomeUnknown`.
 """
 
@@ -12,7 +12,7 @@ class S3CommitError(Exception):
 
 
 class DidNotHappen(S3CommitError):
-    """The call changed nothing."""
+    """The call did not take effect. If a commit has made files visible before, a note says so."""
 
 
 class OutcomeUnknown(S3CommitError):

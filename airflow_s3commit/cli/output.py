@@ -54,7 +54,7 @@ EXIT_CODES_HELP = (
     ("1", "Findings: differences, failed checks, or nothing committed. Also if you answered no."),
     ("2", "The command line is not valid."),
     ("3", "Refused by a rule of the protocol; the same command will be refused again."),
-    ("4", "Failed without effect: store unreachable, no permission, or aborted. Safe to repeat."),
+    ("4", "Did not happen: no store or permission, or aborted. It says if files may be visible. Repeat it."),
     ("5", "Unknown outcome: it may have happened in part. Run the same command again."),
     ("70", "A bug in this program."),
     ("130", "Interrupted. Every command may be repeated."),

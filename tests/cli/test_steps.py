@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from airflow_s3commit import Destination
 from airflow_s3commit.cli.app import program
-from airflow_s3commit.exceptions import OutcomeUnknown, StoreRejected, Unavailable
+from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown, StoreRejected, Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
 from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.tables.columns import from_text
@@ -502,6 +502,17 @@ def test_a_lost_answer_has_its_own_outcome(lake: Lake, run: RunProgram) -> None:
     lake.store.rest()
     assert run("commit", lake.destination, OURS).exit_code == 0
     assert len(lake.data()) == 2
+
+
+def test_a_commit_that_is_denied_midway_says_what_is_visible(lake: Lake, run: RunProgram) -> None:
+    """It did not happen, with that exit code, and may be repeated, although one of its files is there."""
+    job = lake.sealed({"dt=1/a": b"1"}, {"dt=1/b": b"2"})
+    lake.store.before = once("complete_upload", "", AccessDenied("the keys are wrong"), nth=2)
+    args = ("commit", lake.destination, job.reference.job_id)
+    denied = run(*args)
+    assert (denied.exit_code, len(lake.data())) == (4, 1)
+    assert "up to 2 files of it may be visible: commit it again, or abort it" in denied.stderr
+    assert (run(*args).exit_code, len(lake.data())) == (0, 2)
 
 
 def test_a_failed_commit_is_rolled_back_and_says_so(lake: Lake, run: RunProgram) -> None:
