@@ -1,7 +1,4 @@
-"""The settings of a Spark session: the job in its conf, the store's address, and the size of Arrow batches.
-
-The conf never contains credentials: executors take them from their own environment, profile or role.
-"""
+"""The settings of a Spark session: the job in its conf, the store's address, the size of Arrow batches."""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
 The zip, for ``--py-files``, does not contain the package's libraries, whose presence is checked: msgspec and
 pyarrow are compiled for one platform and one Python, and cannot be imported from a zip. The jar has the
-commit protocol that lets Spark's own writers write for a job. A wheel contains it. In a checkout it is
-compiled when it is first needed, with ``javac`` and the jars of PySpark; the class files run on Java 8 and
-newer, on Scala 2.12 and 2.13.
+commit protocol that lets Spark's own writers write for a job, on Java 8 and newer, Scala 2.12 and 2.13. A
+wheel contains it; in a checkout it is compiled, with ``javac`` and the jars of PySpark.
 """
 
 from __future__ import annotations
@@ -113,14 +112,13 @@ class MissingLibrary(ImportError):
     """A library that this package needs is not installed on this machine."""
 
 
-def require_libraries(names: Iterable[str] | None = None) -> None:
-    """Check that libraries are installed; by default those that this package needs in this kind of process.
+def require_libraries() -> None:
+    """Check that the libraries are installed that this package needs in this kind of process.
 
     Raises `MissingLibrary` with the machine, its Python, and the command that installs them.
     """
-    if names is None:
-        # That module is imported in Spark's Python workers alone.
-        names = ("boto3", "msgspec", *(["pyarrow"] if "pyspark.worker" in sys.modules else []))
+    # That module is imported in Spark's Python workers alone.
+    names = ("boto3", "msgspec", *(["pyarrow"] if "pyspark.worker" in sys.modules else []))
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise MissingLibrary(

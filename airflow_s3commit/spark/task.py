@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructFiel
 
 from airflow_s3commit.spark.options import OTHER_WRITER, PART_BYTES, WriteOptions
 from airflow_s3commit.spark.session import DEFAULT_STAGE
-from airflow_s3commit.tables.columns import ROW_METADATA, UnsupportedColumn, resolve_columns, resolve_name
+from airflow_s3commit.tables.columns import ROW_METADATA, UnsupportedColumn, resolve_columns
 from airflow_s3commit.tables.write import TablePlan, file_stem, write_batches
 
 if TYPE_CHECKING:
@@ -98,8 +98,6 @@ def plan_table(schema: StructType, options: WriteOptions) -> TablePlan:
             columns' names differ only in case.
     """
     _check_fields("the frame", schema)
-    for name in options.table.partition_by:
-        resolve_name(schema.names, name)
     for field in schema.fields:
         _check_type(field.name, field.dataType)
     if _FIELD_ID in schema.json():

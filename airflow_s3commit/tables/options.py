@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from airflow_s3commit.exceptions import InvalidOption, Refused
+from airflow_s3commit.protocol.model.codec import MIB
 from airflow_s3commit.store.credentials import without_userinfo
 
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)(i?b)?", re.IGNORECASE)
@@ -242,8 +243,6 @@ FORMATS: Mapping[str, TableFormat] = {
 }
 
 
-_MIB = 1024 * 1024
-
 #: Spark's own default.
 DEFAULT_FORMAT = "parquet"
 
@@ -280,11 +279,11 @@ class TableOptions:
         "Encoded size after which a file is ended: at the end of the row group that reaches it.", "bytes",
     )  # fmt: skip
     row_group_bytes: int = set_by(
-        48 * _MIB, "parquet.block.size", parse_bytes,
+        48 * MIB, "parquet.block.size", parse_bytes,
         "Size in memory of a row group's rows; no more than rowBytes.", "bytes", ("parquet",),
     )  # fmt: skip
     row_bytes: int = set_by(
-        64 * _MIB, "rowBytes", parse_bytes,
+        64 * MIB, "rowBytes", parse_bytes,
         "Size in memory of the rows that a task buffers; of partitioned rows half, which leaves room to sort"
         " them.", "bytes",
     )  # fmt: skip
@@ -292,7 +291,7 @@ class TableOptions:
     header: bool = set_by(
         False, "header", parse_flag, "Begin files with the columns' names.", formats=("csv",)
     )
-    encoded_bytes: int = 40 * _MIB
+    encoded_bytes: int = 40 * MIB
 
     @property
     def file_format(self) -> TableFormat:
