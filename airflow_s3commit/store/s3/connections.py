@@ -1,9 +1,15 @@
-"""HTTP requests on hundreds of kept-alive connections in one thread, through libcurl."""
+"""HTTP requests on hundreds of kept-alive connections in one thread, through libcurl, which also signs them.
+
+It makes the same signatures of version 4 as botocore, in a tenth of the time
+(tests/store/s3/test_connections.py compares them).
+"""
 
 from __future__ import annotations
 
+import resource
 import select
 from collections import defaultdict
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +25,8 @@ if TYPE_CHECKING:
 
     from mypy_boto3_s3.client import S3Client
 
-    from airflow_s3commit.store.s3.route import Route
+#: The first libcurl whose signatures are known to equal botocore's: 8.19.0.
+_MIN_VERSION = 0x081300
 
 #: An attempt may take the connect timeout and this many read timeouts, because a store that trickles bytes
 #: would otherwise hold a connection for ever. By default five minutes: enough for the largest object read, a
@@ -28,8 +35,6 @@ _SILENCES = 5
 
 # libcurl's events (none, in, out, both) as those of epoll, which have poll's numbers.
 _EVENTS = (0, select.POLLIN, select.POLLOUT, select.POLLIN | select.POLLOUT)
-
-_WITH_BODY = frozenset({"POST", "PUT"})
 
 # Statuses of our own: nothing of the request was sent; the response did not come, or not whole.
 _UNSENT, _LOST = 0, 599
@@ -50,15 +55,23 @@ class Response(Struct, frozen=True, gc=False):
         return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where and how one operation on one bucket is sent: the URL up to the key, and options of libcurl."""
+
+    url: str
+    options: dict[int, Any] = field(repr=False)
+
+
 def connection_options(client: S3Client) -> dict[int, Any]:
     """Return the libcurl options that make connections as a client makes them.
 
     Raises:
-        UnsupportedClient: The client has settings that libcurl is not given.
+        UnsupportedClient: The client has settings that libcurl is not given, or libcurl is too old.
     """
     config: Any = client.meta.config
-    if not hasattr(select, "epoll"):
-        raise UnsupportedClient("this system has no epoll")
+    if not hasattr(select, "epoll") or pycurl.version_info()[2] < _MIN_VERSION:
+        raise UnsupportedClient("this libcurl is too old, or this system has no epoll")
     if config.proxies or config.client_cert or get_environ_proxies(client.meta.endpoint_url):
         raise UnsupportedClient("it has a proxy or a certificate of its own")
     # There is no public attribute. If this one goes away, so does the fast path, and nothing else.
@@ -80,6 +93,11 @@ def connection_options(client: S3Client) -> dict[int, Any]:
     } | ({pycurl.CAINFO: get_cert_path(verify)} if verify else {})
 
 
+def most_connections(wanted: int) -> int:
+    """Return how many connections there may be: for half of the files that this process may open."""
+    return max(1, min(wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
+
+
 class Handle:
     """A libcurl handle for one kind of request, ``curl``. Options that do not change are set once."""
 
@@ -87,18 +105,20 @@ class Handle:
         self.curl = pycurl.Curl()
         self.kind = kind
         self.tag: object = None
+        self._route: Route | None = None
         self._head: list[bytes] = []
         self._body: list[bytes] = []
         functions = {pycurl.HEADERFUNCTION: self._head.append, pycurl.WRITEFUNCTION: self._body.append}
         for option, value in {**functions, **options}.items():
             self.curl.setopt(option, value)
 
-    def aim(self, route: Route, target: str, body: bytes, more: Mapping[str, str]) -> None:
-        """Set what the next request is; for ``target`` and ``more`` see `Route.header_lines`."""
-        self.curl.setopt(pycurl.URL, route.url + target)
-        self.curl.setopt(pycurl.HTTPHEADER, route.header_lines(target, body, more))
-        if route.method in _WITH_BODY:
-            self.curl.setopt(pycurl.POSTFIELDS, body)
+    def aim(self, route: Route, path: str) -> None:
+        """Set where the next request goes."""
+        if route is not self._route:
+            for option, value in route.options.items():
+                self.curl.setopt(option, value)
+            self._route = route
+        self.curl.setopt(pycurl.URL, route.url + path)
 
     def ask(self) -> Response:
         """Send the request, and wait for its response; Python handles signals only after that."""

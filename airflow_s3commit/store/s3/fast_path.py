@@ -5,6 +5,10 @@ second, whatever the store can do. Here one loop in the caller's thread draws ca
 yields what its response settles: plain successes, and the answer that an upload is gone, which a repeated
 commit gets by the million. After anything else the boto3 store makes the call again: it knows redirects,
 renewed credentials, throttling and errors. Uploads are started, and small parts sent, by the same rule.
+
+Where a request goes and how it is signed is learned from the client itself, which knows endpoint rules,
+addressing style, redirects and headers that its owner added. It prepares one request per bucket and
+operation, which is not sent. Every further one differs from it only in key, upload and body.
 """
 
 from __future__ import annotations
@@ -12,24 +16,29 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from email.utils import parsedate_to_datetime
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+from xml.sax.saxutils import escape
 
 import pycurl
+from botocore import xform_name
 
 from airflow_s3commit.exceptions import NoSuchUpload, OutcomeUnknown, S3CommitError, Unavailable
-from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head, Outcome
+from airflow_s3commit.store.base import Abort, Call, Complete, Fetched, Get, Head, Outcome
 from airflow_s3commit.store.execute import Throttle, with_threads
-from airflow_s3commit.store.s3.connections import Connections, Handle, Response, connection_options
-from airflow_s3commit.store.s3.request import Request, completion_body, fetched_object
-from airflow_s3commit.store.s3.route import Route, are_plain, learn_route, target_of
+from airflow_s3commit.store.s3.connections import Connections, Handle, Response, Route, connection_options
+from airflow_s3commit.store.s3.request import Request, completed_part, object_info, response_time
 
 if TYPE_CHECKING:
+    from botocore.awsrequest import AWSRequest
     from mypy_boto3_s3.client import S3Client
 
-    from airflow_s3commit.store.base import ObjectStore
+    from airflow_s3commit.store.base import ObjectInfo, ObjectStore, PartEtag
 
 #: The calls of `ObjectStore.perform` that libcurl makes.
 FastCall: TypeAlias = Complete | Abort | Head | Get
@@ -48,6 +57,17 @@ _KINDS: dict[type, tuple[str, dict[int, Any]]] = {
     Request: ("", {pycurl.POST: True, **_SHORT}),
 }
 
+#: The key of the prepared request, and no other's; the URL of other requests is the same before it.
+_KEY = f"s3commit-address-{uuid4().hex}"
+
+#: Services and versions of signatures that libcurl makes too: version 4, for one region.
+_SIGNATURES = frozenset({("s3", "s3v4"), ("s3", "v4")})
+
+# Headers of one attempt or body, which are not kept.
+_is_passing = re.compile(
+    "amz-sdk-|content-|expect|user-agent|x-amz-(?:sdk-)?checksum-|x-amzn-trace-id", re.IGNORECASE
+).match
+
 #: Seconds for which a prepared request serves: the client renews its credentials in time, and it may have
 #: been redirected to another region.
 ROUTE_SECONDS = 1.0
@@ -65,8 +85,20 @@ _SLOW_DOWN = b"<Code>SlowDown</Code>"
 #: Bytes of the largest part that is sent here: libcurl copies it.
 SMALL = 1 << 20
 
+# Headers that libcurl sends as they are: it removes one without a value.
+_is_plain = re.compile(r"[!-~]+: [!-~](?:[ -~]*[!-~])?", re.ASCII).fullmatch
+
 # An id with entities is left to boto3.
 _find_upload = re.compile(rb"<UploadId>([^<>&]+)</UploadId>").search
+
+# Quotes a directory; cached, because a job's files are in few.
+_quoted_folder = lru_cache(4096)(quote)
+
+# Templates: a completion around its parts, and one of a single part.
+_COMPLETION = (
+    '<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</CompleteMultipartUpload>'
+)
+_ONE_PART = _COMPLETION % '<Part><PartNumber>1</PartNumber><ETag>"%s"</ETag></Part>'
 
 # The usual result of a completion: elements without attributes or children, one of them an ETag of letters,
 # digits and hyphens. Possessive quantifiers prevent backtracking, except of groups: before Python 3.11.5 such
@@ -95,13 +127,13 @@ class FastPath:
     that settled nothing.
 
     Raises:
-        UnsupportedClient: The client has settings that libcurl is not given.
+        UnsupportedClient: The client has settings that libcurl is not given, or libcurl is too old.
     """
 
     def __init__(self, client: S3Client, fallback: ObjectStore, threads: int, throttle: Throttle) -> None:
         common = connection_options(client)
         self._options = {kind: common | own for kind, (_, own) in _KINDS.items()}
-        self._learned = lru_cache(64)(lambda bucket, operation, _: learn_route(client, bucket, operation))
+        self._learned = lru_cache(64)(partial(_learn, client))
         self.fallback = fallback
         self.threads = threads
         self.throttle = throttle
@@ -109,6 +141,8 @@ class FastPath:
         # By process: a forked one leaves its parent's connections alone. It does not close them either, which
         # would end TLS sessions that the parent still uses.
         self._idle: defaultdict[tuple[int, object], deque[Any]] = defaultdict(deque)
+        events: Any = client.meta.events
+        events.register_last("before-sign.s3", _intercept, unique_id="s3commit-before-sign")
 
     def route(self, bucket: str, operation: str) -> Route | None:
         """Return the route of an operation on a bucket; None if only the client can send it."""
@@ -124,14 +158,19 @@ class FastPath:
         Raises:
             OutcomeUnknown: The request may have taken effect.
         """
-        target = target_of(request, query)
-        is_ours = target and body.nbytes <= SMALL and are_plain(headers)
+        path = path_of(request, query)
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        is_ours = path and body.nbytes <= SMALL and all(map(_is_plain, lines))
         route = self.route(request.bucket, request.operation) if is_ours else None
         if route is None:
             return {}
+        # libcurl would name the media type of a form.
+        lines += ["Content-Type:"] if request.upload_id else []
         with self._lent(Handle, Request, self._options[Request]) as handle:
-            handle.aim(route, target, body.tobytes(), headers)
-            handle.curl.setopt(pycurl.CUSTOMREQUEST, route.method)
+            handle.aim(route, path)
+            handle.curl.setopt(pycurl.HTTPHEADER, [*route.options[pycurl.HTTPHEADER], *lines])
+            handle.curl.setopt(pycurl.POSTFIELDS, body.tobytes())
+            handle.curl.setopt(pycurl.CUSTOMREQUEST, "PUT" if request.upload_id else "POST")
             response = handle.ask()
         if response.status >= _FAILED and not _is_busy(response):
             raise request.unconfirmed("the response is missing, or an error of the store")
@@ -176,15 +215,18 @@ class FastPath:
             if drawn is None:
                 return None
             tag, call = drawn
-            target = target_of(call) if isinstance(call, FastCall) else ""
-            route = self.route(call.bucket, _KINDS[type(call)][0]) if target else None
+            route, path = None, path_of(call) if isinstance(call, FastCall) else ""
+            if path:
+                route = self.route(call.bucket, _KINDS[type(call)][0])
             if route is None:
                 left.append(((tag, False), call))
                 continue
             handle = pool.handle(type(call))
             handle.tag = drawn
-            handle.aim(route, target, completion_body(call.etags) if isinstance(call, Complete) else b"", {})
-            if isinstance(call, Get):
+            handle.aim(route, path)
+            if isinstance(call, Complete):
+                handle.curl.setopt(pycurl.POSTFIELDS, _part_list(call.etags))
+            elif isinstance(call, Get):
                 # libcurl compares it with the announced length, before the first byte, and with what comes.
                 handle.curl.setopt(pycurl.MAXFILESIZE_LARGE, 0 if call.limit is None else max(call.limit, 1))
             pool.start(handle)
@@ -230,6 +272,84 @@ class FastPath:
         idle.append(lent)
 
 
+class _Prepared(Exception):
+    """A request is prepared, and is neither signed nor sent. It comes with what it would be signed with."""
+
+
+def _intercept(request: AWSRequest, **signing: Any) -> None:
+    if _KEY in str(request.url):
+        raise _Prepared(request, signing)
+
+
+def _learn(client: S3Client, bucket: str, operation: str, _: int) -> Route | None:
+    """Return the route during a second, by its number; None if only the client can send."""
+    meta: Any = client.meta
+    taken = meta.service_model.operation_model(operation).input_shape.members
+    arguments = {name: value for name, value in (("UploadId", "u"), ("PartNumber", 1)) if name in taken}
+    try:
+        getattr(client, xform_name(operation))(Bucket=bucket, Key=_KEY, **arguments)
+        return None
+    except _Prepared as prepared:
+        request, given = prepared.args
+    except Exception:
+        # No credentials, unusable ones, or an invalid name: the client itself reports it.
+        return None
+    names = [given[name] for name in ("signing_name", "region_name", "signature_version")]
+    # What the client learned from a redirect takes precedence over its own region.
+    learned = request.context.get("signing") or {}
+    service, region = learned.get("signing_name", names[0]), learned.get("region", names[1])
+    found = request.headers.items()
+    headers = {name: text.decode("latin-1") if isinstance(text, bytes) else text for name, text in found}
+    lines = [f"{name}: {text}" for name, text in headers.items() if not _is_passing(name)]
+    answers = meta.events.emit(f"before-send.s3.{operation}", request=request.prepare())
+    is_stood_in_for = bucket.startswith("arn:") or any(answer is not None for _, answer in answers)
+    if is_stood_in_for or (service, names[2]) not in _SIGNATURES or not all(map(_is_plain, lines)):
+        return None
+    keys = given["request_signer"].get_auth_instance(*names).credentials
+    lines += ["Accept:", "Expect:"]
+    if operation == _KINDS[Complete][0]:
+        lines.append("Content-Type: application/xml")
+    if request.url.startswith("https:"):
+        # The connection protects the body. Without TLS libcurl signs its hash.
+        lines.append("X-Amz-Content-SHA256: UNSIGNED-PAYLOAD")
+    if keys.token:
+        lines.append(f"X-Amz-Security-Token: {keys.token}")
+    options = {
+        pycurl.HTTPHEADER: lines,
+        pycurl.USERAGENT: headers.get("User-Agent", ""),
+        pycurl.AWS_SIGV4: f"aws:amz:{region}:s3",
+        pycurl.USERNAME: keys.access_key,
+        # As bytes: pycurl takes ASCII text only, and botocore signs with the UTF-8 too.
+        pycurl.PASSWORD: (keys.secret_key or "").encode(),
+    }
+    return Route(request.url.partition(_KEY)[0], options)
+
+
+def path_of(call: FastCall | Request, *query: str) -> str:
+    """Return a call's key, and its query if it has one, quoted for a URL; empty if libcurl cannot send it.
+
+    It would resolve dot segments, and a call without a key or an upload is another request on the wire.
+    """
+    key, upload = call.key or "", getattr(call, "upload_id", None)
+    has_dots = "/." in f"/{key}" and not {".", ".."}.isdisjoint(key.split("/"))
+    if has_dots or not key or upload == "":
+        return ""
+    folder, slash, name = key.rpartition("/")
+    if upload:
+        query = (f"uploadId={quote(upload, safe='')}", *query)
+    return f"{_quoted_folder(folder)}{slash}{quote(name)}{'?' if query else ''}{'&'.join(query)}"
+
+
+def _part_list(etags: Sequence[PartEtag]) -> bytes:
+    """Return the body of a completion's request."""
+    if len(etags) == 1 and isinstance(etags[0], str) and etags[0].isalnum():
+        # The usual case: a file of one part, whose ETag is an MD5 in hexadecimal.
+        return (_ONE_PART % etags[0]).encode()
+    parts = (completed_part(number, etag).items() for number, etag in enumerate(etags, start=1))
+    listed = ["".join(f"<{name}>{escape(str(value))}</{name}>" for name, value in part) for part in parts]
+    return (_COMPLETION % "".join(f"<Part>{part}</Part>" for part in listed)).encode()
+
+
 #: What `plain_outcome` raises.
 UNSETTLED = (OverflowError, S3CommitError, ValueError)
 
@@ -250,13 +370,25 @@ def plain_outcome(call: FastCall, response: Response, now: float) -> Outcome:
         case Abort() if is_gone or status == _NO_CONTENT:
             return None
         case Head() | Get() if status == _OK:
-            request = Request(_KINDS[type(call)][0], call.bucket, call.key)
-            fetched = fetched_object(request, response.headers, body, now)
-            if isinstance(call, Head):
-                return fetched.info
-            if len(body) == fetched.info.size and (call.limit is None or len(body) <= call.limit):
-                return fetched
+            return _found(call, response, now)
     raise ValueError("no plain success")
+
+
+def _found(call: Head | Get, response: Response, now: float) -> ObjectInfo | Fetched:
+    headers, body = response.headers, response.body
+    parsed: dict[str, Any] = {
+        "ResponseMetadata": {"HTTPHeaders": headers},
+        "ETag": headers.get("etag", ""),
+        "ContentLength": int(headers.get("content-length", "")),
+        "LastModified": parsedate_to_datetime(headers.get("last-modified", "")),
+    }
+    info = object_info(Request(_KINDS[type(call)][0], call.bucket, call.key), parsed)
+    if isinstance(call, Head):
+        return info
+    if len(body) != info.size or (call.limit is not None and info.size > call.limit):
+        raise ValueError("the response is not as long as it says, or too long")
+    date = response_time(parsed)
+    return Fetched(info, body, now if date is None else date)
 
 
 def _is_busy(response: Response) -> bool:

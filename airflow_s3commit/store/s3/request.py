@@ -14,7 +14,6 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape
 
 from botocore import exceptions as raised
 from botocore.parsers import ResponseParserError
@@ -31,7 +30,7 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
     Unavailable,
 )
-from airflow_s3commit.store.base import Fetched, ObjectInfo, object_headers
+from airflow_s3commit.store.base import ObjectInfo, object_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -160,23 +159,6 @@ def completed_part(number: int, etag: PartEtag) -> dict[str, Any]:
     return {"PartNumber": number, "ETag": quoted(etag.etag), f"Checksum{etag.algorithm}": etag.checksum}
 
 
-# Templates: a completion around its parts, and one of a single part.
-_COMPLETION = (
-    '<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</CompleteMultipartUpload>'
-)
-_ONE_PART = _COMPLETION % '<Part><PartNumber>1</PartNumber><ETag>"%s"</ETag></Part>'
-
-
-def completion_body(etags: Sequence[PartEtag]) -> bytes:
-    """Return the body of a completion's request."""
-    if len(etags) == 1 and isinstance(etags[0], str) and etags[0].isalnum():
-        # The usual case: a file of one part, whose ETag is an MD5 in hexadecimal.
-        return (_ONE_PART % etags[0]).encode()
-    parts = (completed_part(number, etag).items() for number, etag in enumerate(etags, start=1))
-    listed = ["".join(f"<{name}>{escape(str(value))}</{name}>" for name, value in part) for part in parts]
-    return (_COMPLETION % "".join(f"<Part>{part}</Part>" for part in listed)).encode()
-
-
 def content_md5(body: bytes | bytearray | memoryview) -> str:
     """Return the value of a body's Content-MD5 header, by which the store detects damage.
 
@@ -200,23 +182,6 @@ def object_info(request: Request, response: Mapping[str, Any]) -> ObjectInfo:
         response["LastModified"].timestamp(),
         *object_headers(response.get("ResponseMetadata", {}).get("HTTPHeaders", {})),
     )
-
-
-def fetched_object(request: Request, headers: Mapping[str, str], body: bytes, now: float) -> Fetched:
-    """Return the object of a HEAD's or GET's headers, by name in lower case; ``now``, if they have no Date.
-
-    Raises:
-        Unavailable: The headers have no ETag.
-        ValueError: They have no length, or no time of the last change.
-    """
-    parsed: dict[str, Any] = {
-        "ResponseMetadata": {"HTTPHeaders": headers},
-        "ETag": headers.get("etag", ""),
-        "ContentLength": int(headers.get("content-length", "")),
-        "LastModified": parsedate_to_datetime(headers.get("last-modified", "")),
-    }
-    date = response_time(parsed)
-    return Fetched(object_info(request, parsed), body, now if date is None else date)
 
 
 def entries(

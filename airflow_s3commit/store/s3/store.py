@@ -117,12 +117,10 @@ class S3Store(RetryingStore):
         if transport == "boto3":
             return
         try:
-            import resource  # noqa: PLC0415 - not on Windows
-
+            from airflow_s3commit.store.s3.connections import most_connections  # noqa: PLC0415 - optional
             from airflow_s3commit.store.s3.fast_path import FastPath  # noqa: PLC0415
 
-            # Half of the files that this process may open.
-            most = max(1, min(connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
+            most = most_connections(connections)
             throttle = Throttle(retry.clock, most=most, per_second=requests_per_second)
             self._curl = FastPath(client, self, self._threads, throttle)
         except ModuleNotFoundError as error:

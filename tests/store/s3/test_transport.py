@@ -477,7 +477,7 @@ class TestReference:
             assert server.seen[0].headers["x-amz-request-payer"] == "requester"
             assert "x-amz-request-payer" in server.seen[0].headers["authorization"]
 
-    @pytest.mark.parametrize("value", ["", "é", "a\tb", "a  b"])
+    @pytest.mark.parametrize("value", ["", "é", "a\tb"])
     def test_a_header_that_libcurl_would_not_send(self, value: str) -> None:
         """Where an owner adds a header that libcurl would drop or change, the client sends itself."""
         with FaultServer(COMPLETED) as server:

@@ -14,7 +14,7 @@ from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.store import S3Store, TransportName
 from tests.fakes import ManualClock
 from tests.store.s3.fault_server import Cut, FaultServer, Say, Seen
-from tests.store.s3.test_route import KEY_CHARACTERS, signed_by_botocore
+from tests.store.s3.test_connections import KEY_CHARACTERS, signed_by_botocore
 from tests.store.s3.wire import error_body
 
 pytest.importorskip("pycurl")
