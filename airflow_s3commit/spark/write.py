@@ -241,17 +241,17 @@ def planned(frame: DataFrame, options: WriteOptions, *, cluster: bool) -> tuple[
         found = resolve_name(frame.columns, name)
         frame = frame if found == name else frame.withColumnRenamed(found, name)
     given = frame.schema
+    for name in names:
+        if not isinstance(given[name].dataType, StringType):
+            frame = frame.withColumn(name, F.col(quoted(name)).cast("string"))
     frame = _arranged(frame, names, cluster=cluster)
-    # In this schema partition columns are text.
+    # In this schema partition columns are text, as Spark casts them.
     plan = plan_table(frame.schema, options)
     return frame, replace(plan, partition_types=partition_types(given, plan.partition_by))
 
 
 def _arranged(frame: DataFrame, partition_by: Sequence[str], *, cluster: bool) -> DataFrame:
-    """Return a frame with partition columns cast to text by Spark, and clustered by them if asked."""
-    for name in partition_by:
-        if not isinstance(frame.schema[name].dataType, StringType):
-            frame = frame.withColumn(name, F.col(quoted(name)).cast("string"))
+    """Return a frame, clustered by its partition columns if asked."""
     if not (partition_by and cluster):
         return frame
     # A shuffle by the partition columns gives all rows of a partition to one task, which writes one file.

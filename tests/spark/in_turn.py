@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_s3commit import Job, JobOptions, JobReference
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.spark import commit_job, write_pending
+from airflow_s3commit.spark import commit_job, read_table, write_pending
 from airflow_s3commit.spark.session import store_of_process
 from airflow_s3commit.spark.writer_settings import s3a_address
 
@@ -51,7 +51,7 @@ class Turns:
         self.rows(first, last).write.partitionBy("dt").mode("append").parquet(path)
 
     def write_pending(self) -> None:
-        """Append, overwrite a partition, and find data that must not be there."""
+        """Append, overwrite a partition, and find data that must not be there; partitions keep their type."""
         for format in ("parquet", "orc"):  # noqa: A001 - as Spark calls it
             where: dict[str, Any] = {"destination": self.uri(f"write_pending-{format}"), "format": format}
             where |= {"partition_by": ["dt"], "engine": "spark"}
@@ -62,6 +62,9 @@ class Turns:
             assert written.manifest is not None
             assert written.manifest.counts.rows == 5
             assert write_pending(one, **where, mode="ignore").ignored
+        typed = where | {"destination": self.uri("write_pending-typed")}
+        write_pending(one.selectExpr("dt AS name", "id AS Dt"), **typed)
+        assert read_table(self.spark, typed["destination"]).dtypes == [("name", "string"), ("dt", "bigint")]
         write_pending(one, **where)
 
     def block(self) -> None:
