@@ -66,7 +66,7 @@ from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Commit, Entry, Left, Source, Table
 from airflow_s3commit.protocol.steps.files import files_in, files_of
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_before, write_checkpoint
-from airflow_s3commit.protocol.steps.log import write_receipt
+from airflow_s3commit.protocol.steps.log import read_entry, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.store.base import ObjectToDelete
 from airflow_s3commit.store.execute import in_threads
@@ -225,10 +225,11 @@ REFUSALS = 3
 
 
 class Marker(NamedTuple):
-    """The marker that is there; ``generation`` is None for another program's."""
+    """The marker that is there; ``generation`` is None for another program's, ``job_id`` that of its job."""
 
     etag: str
-    generation: int | None
+    generation: int | None = None
+    job_id: str | None = None
 
 
 def write_marker(
@@ -307,17 +308,21 @@ def find_marker(context: JobContext, key: str) -> Marker | None:
     except NoSuchKey:
         return None
     except TooLarge:
-        return Marker(store.head(bucket, key).etag, None)
-    generation = None
+        return Marker(store.head(bucket, key).etag)
     with suppress(InvalidRecord):
-        generation = decode(SuccessData, fetched.body, SUCCESS).generation
-    return Marker(fetched.info.etag, generation)
+        success = decode(SuccessData, fetched.body, SUCCESS)
+        return Marker(fetched.info.etag, success.generation, success.jobId)
+    return Marker(fetched.info.etag)
 
 
 def _is_as_new(context: JobContext, key: str, found: Marker, entry: Entry) -> bool:
-    if found.generation is not None:
-        return found.generation >= entry.number
     store, home = context.store, context.layout.destination
+    if found.generation is not None:
+        if found.generation > entry.number:
+            # One of another log, of which this is a copy, or that was removed, is older.
+            with suppress(NoSuchKey):
+                entry = read_entry(store, home, found.generation).entry
+        return (found.generation, found.job_id) == (entry.number, entry.job_id)
     try:
         written = store.head(home.bucket, key)
     except NoSuchKey:

@@ -8,7 +8,7 @@ from airflow_s3commit.exceptions import OutcomeUnknown, PreconditionFailed
 from airflow_s3commit.protocol.steps.fold import read_success
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
-from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
 
 MARKER = f"{ROOT}_SUCCESS"
 THEIRS_MARKER = b'{"another": "program\'s"}'
@@ -53,6 +53,18 @@ def test_a_commit_that_slept_leaves_the_marker_of_a_later_one() -> None:
     lake.store.before = once("put", "_SUCCESS", overtake)
     slow.commit()
     assert read_success(lake.store, lake.context().layout.destination).generation == 3
+
+
+@each("commits", [1, 3])
+def test_a_marker_of_another_log_is_written_over(commits: int) -> None:
+    """In a copy without its records the marker of the original is older, whatever its generation is."""
+    lake = Lake()
+    for number in range(commits):
+        lake.sealed({f"dt=1/{number}": b"1"}, job_id=an_id(str(number)), conflict_mode="append").commit()
+    for key in lake.keys(HOME):
+        lake.store.delete(BUCKET, key)
+    lake.sealed({"dt=1/a": b"1"}).commit()
+    assert read_success(lake.store, lake.context().layout.destination).jobId == OURS
 
 
 def test_a_marker_that_is_exchanged_while_it_is_judged_is_judged_again() -> None:
