@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pyarrow as pa
 import pytest
@@ -13,6 +12,7 @@ from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
 from airflow_s3commit.testing import StoreCall
 from tests.cli.conftest import FILES, RunProgram, plain_json
+from tests.fakes import ManualClock
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named
 
 DEST = "s3://lake/flights/"
@@ -22,8 +22,10 @@ NOT_THERE = "no job was ever set up there; check the bucket and the prefix"
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """Return a store whose clock is this machine's."""
-    made = MemoryStore(("lake", "records"), now=time.time)
+    """Return a store whose clock is the doctor's, which waits for none."""
+    clock = ManualClock()
+    made = MemoryStore(("lake", "records"), now=clock.time)
+    monkeypatch.setattr("airflow_s3commit.protocol.doctor.examine.SystemClock", lambda: clock)
     monkeypatch.setattr("airflow_s3commit.cli.command.open_store", lambda _: made)
     return made
 

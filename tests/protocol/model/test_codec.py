@@ -207,12 +207,15 @@ class TestPlain:
         assert len(str(refusal.value)) < 2_000
 
 
-def test_an_oversized_record_is_not_written() -> None:
+def test_an_oversized_record_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that is too large to be read again is refused when it is saved."""
-    unowned = [UnownedObject(key="k" * 8_000, etag="e", size=1)] * 35_000
+    monkeypatch.setattr(codec, "LARGEST", {**codec.LARGEST, "Entry": 1_000_000})
+    unowned = [UnownedObject(key="k" * 8_000, etag="e", size=1)] * 124
     commit = Commit(
         mode="replace", takes="everything", unowned=unowned, partitions={}, counts=Counts(), files_sha256="d"
     )
+    assert len(encode(of_job("commit", commit=commit))) < 1_000_000
+    commit = msgspec.structs.replace(commit, unowned=unowned * 2)
     with pytest.raises(TooLarge, match="a Entry that is to be saved"):
         encode(of_job("commit", commit=commit))
 

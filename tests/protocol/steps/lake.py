@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
 
@@ -234,7 +235,7 @@ class Watched(ForwardingStore):
     def entries(self) -> list[dict[str, Any]]:
         """Return the entries of the log in their order."""
         keys = sorted(key for key in self._objects if key.startswith(f"{ROOT}_s3commit/log/"))
-        return [json.loads(self._objects[key].body) for key in keys]
+        return [_decoded(self._objects[key].body) for key in keys]
 
     def ended(self) -> set[str]:
         """Return the jobs that an entry has ended."""
@@ -273,22 +274,20 @@ class Watched(ForwardingStore):
 
     def data(self) -> set[str]:
         """Return the keys that a reader by listing takes for data."""
-        return {
-            key for key in self._objects if key.startswith(ROOT) and not is_hidden(key.removeprefix(ROOT))
-        }
+        return {key for key in self._objects if _is_data(key)}
 
     def marked(self) -> int:
         """Return the generation of the marker; 0 without one."""
         marker = self._objects.get(f"{ROOT}_SUCCESS")
-        return int(json.loads(marker.body)["diagnostics"]["s3commit.generation"]) if marker else 0
+        return int(_decoded(marker.body)["diagnostics"]["s3commit.generation"]) if marker else 0
 
     def check(self) -> None:
         """Check what holds at every moment."""
         ends = [entry["job_id"] for entry in self.entries() if "job_id" in entry]
         assert len(ends) == len(set(ends)), "a job ended twice"
-        files, kept = self._fold()
-        assert files <= self.data(), "a file of the table is missing"
-        assert kept <= self.data(), "a retained file is missing"
+        (files, kept), data = self._fold(), self.data()
+        assert files <= data, "a file of the table is missing"
+        assert kept <= data, "a retained file is missing"
         marked = self.marked()
         assert marked >= self._highest, "the marker went back"
         self._highest = marked
@@ -316,6 +315,20 @@ class Watched(ForwardingStore):
         assert self.marked() == max(commits, default=0), "the marker is not of the newest commit"
 
 
+# Schedules by the thousand make the same few objects.
+
+
+@lru_cache(10_000)
+def _decoded(body: bytes) -> Any:
+    return json.loads(body)
+
+
+@lru_cache(10_000)
+def _is_data(key: str) -> bool:
+    return key.startswith(ROOT) and not is_hidden(key.removeprefix(ROOT))
+
+
+@lru_cache(10_000)
 def _partition(key: str) -> str:
     return partition_of(key.removeprefix(ROOT))
 
