@@ -2,9 +2,9 @@
 
 What was written with ``If-None-Match: *`` never changes, so a process that wrote it need not read it again,
 and need not ask whether it is there. What was swapped with ``If-Match`` may change, and is believed until the
-next swap is refused. Nothing else is remembered, and not what is missing. A listing that shows otherwise is
-believed: somebody may have deleted everything, and begun again. The protocol is the same without this store,
-with more requests.
+next swap is refused. Nothing else is remembered, and not what is missing. A listing or a HEAD that shows
+otherwise is believed: somebody may have deleted everything, and begun again. The protocol is the same without
+this store, with more requests.
 """
 
 from __future__ import annotations
@@ -56,6 +56,14 @@ class RememberingStore(ForwardingStore):
     def get(self, bucket: str, key: str, limit: int | None = None) -> Fetched:
         """Return what is known, or forward the call."""
         return self._known.get((bucket, key)) or super().get(bucket, key, limit)
+
+    def head(self, bucket: str, key: str) -> ObjectInfo:
+        """Forward the call; forget an object that is gone, or another one by now."""
+        found = self._known.pop((bucket, key), None)
+        info = super().head(bucket, key)
+        if found is not None and found.info.etag == info.etag:
+            self._known[bucket, key] = found
+        return info
 
     def put(self, bucket: str, key: str, body: bytes, **options: Any) -> Written:
         """Forward the call, unless it is to create what is there; remember what it writes."""

@@ -14,6 +14,7 @@ from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
     InvalidOption,
+    InvalidRecord,
     JobClosed,
     OutcomeUnknown,
     S3CommitError,
@@ -107,7 +108,7 @@ def test_a_write_of_its_own_sends_an_exact_number_of_requests(mode: Any) -> None
         ):
             file.write(b"one")
         totals.append(sum(store.counters.values()))
-    assert totals[3] - totals[2] == {"append": 13, "replace": 16}[mode]
+    assert totals[3] - totals[2] == {"append": 14, "replace": 17}[mode]
 
 
 @each("mode", ["append", "replace"])
@@ -305,6 +306,26 @@ def test_a_write_after_the_log_was_removed_begins_a_new_one(others: list[bytes])
     _one(ours, b"4", "append")
     assert _data(memory) == [*others, b"4"]
     assert _log(memory) == [f"{number:03}.json" for number in range(1, len(others) + 3)]
+    assert verify(memory, "s3://lake/t/").sound
+
+
+@each("mode", ["append", "replace"])
+@each("others", [0, 1, 2])
+def test_a_write_whose_log_is_removed_meanwhile_is_refused(others: int, mode: Any) -> None:
+    """It creates no entry after one that it remembers and that is gone, or of a log that was begun anew."""
+    memory = MemoryStore(min_part_bytes=1)
+    ours = CountingStore(memory)
+    _one(ours, b"0", "append")
+
+    def meanwhile() -> None:
+        for info in list(memory.list_objects("lake", "t/")):
+            memory.delete("lake", info.key)
+        for number in range(others):
+            _one(CountingStore(memory), str(number).encode(), "append")
+
+    with pytest.raises(InvalidRecord):
+        _one(ours, b"9", mode, meanwhile)
+    assert _data(memory) == [str(number).encode() for number in range(others)]
     assert verify(memory, "s3://lake/t/").sound
 
 

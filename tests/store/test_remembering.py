@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from airflow_s3commit import MemoryStore
@@ -109,6 +111,21 @@ def test_a_listing_is_believed(counted: CountingStore, now: str, recursive: bool
     below = ["log/2"] if not recursive else ["log/2", "log/2/deeper"]
     every = ["log/1", "log/2", "log/2/deeper", "other"]
     assert remembered == (every if now == "the same" else [key for key in every if key not in below])
+
+
+@pytest.mark.parametrize("now", ["gone", "another", "the same"])
+def test_a_head_is_believed(counted: CountingStore, now: str) -> None:
+    """After a HEAD an object is remembered only if it is the one that the process has written."""
+    store = RememberingStore(counted)
+    store.put("lake", "a", b"1", if_none_match=True)
+    if now == "gone":
+        counted.delete("lake", "a")
+    elif now == "another":
+        counted.put("lake", "a", b"2")
+    with suppress(NoSuchKey):
+        store.head("lake", "a")
+    assert _is_remembered(store, "a") == (now == "the same")
+    assert counted.counters.get("action_http_get_request", 0) == (now != "the same")
 
 
 def _is_remembered(store: RememberingStore, key: str) -> bool:

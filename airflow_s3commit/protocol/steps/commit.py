@@ -227,6 +227,7 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
         # Nothing is published yet: a refusal leaves the job as it is.
         with refusing_ended(context):
             run.seal = load_seal(context, seal_sha256)
+        log.read_newest()
         _refuse_changes(run)
         if run.options.conflict_mode != "replace" or run.options.whole_destination:
             run.taken()

@@ -121,9 +121,13 @@ class Log:
     def read_newest(self) -> Entry | None:
         """Return the entry at the head, which is read unless it was read before; None without a log."""
         if self.newest is None and self.head.number:
-            where = join_uri(self._home.bucket, entry_key(self._home, self.head.number))
+            store, key = self._context.store, entry_key(self._home, self.head.number)
+            where = join_uri(self._home.bucket, key)
             try:
-                read = read_entry(self._context.store, self._home, self.head.number)
+                if self._context.alone == "writer":
+                    # It remembers all that it wrote, and somebody may have deleted everything.
+                    store.head(self._home.bucket, key)
+                read = read_entry(store, self._home, self.head.number)
             except NoSuchKey as error:
                 raise InvalidRecord(
                     f"{where} is missing, which was there when {self._context.name} was set up: restore it"
