@@ -19,7 +19,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_s3commit._format import Column, number, size
-from airflow_s3commit.exceptions import DestinationChanged, DestinationNotEmpty, InvalidOption
+from airflow_s3commit.exceptions import (
+    DestinationChanged,
+    DestinationNotEmpty,
+    InvalidOption,
+    NoSuchKey,
+    PreconditionFailed,
+)
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.delta import COMPACTION, SAME_ROWS
@@ -295,14 +301,18 @@ def _batches(where: str, file: FileEntry, copy: IO[bytes], schema: pa.Schema) ->
 
 def _copied(store: ObjectStore, bucket: str, file: FileEntry) -> IO[bytes]:
     """Return a copy of a committed file, in memory if it is small and otherwise on the local disk."""
-    found = store.head(bucket, file.key)
-    # The name of a job's own file has its id; another program can only have written over an older one.
-    if found.size != file.size or (owner_of(file.key) is None and found.etag != file.etag):
+    where = join_uri(bucket, file.key)
+    try:
+        found = store.head(bucket, file.key)
+        # The name of a job's own file has its id; another program can only have written over an older one.
+        if found.size != file.size or (owner_of(file.key) is None and found.etag != file.etag):
+            raise DestinationChanged(f"{where} is not what was committed; see: s3commit verify")
+        copy = SpooledTemporaryFile(max_size=_PIECE)  # noqa: SIM115 - its reader closes it
+        for first in range(0, file.size, _PIECE):
+            copy.write(store.get_range(bucket, file.key, first, _PIECE, etag=found.etag))
+    except (NoSuchKey, PreconditionFailed) as error:
         raise DestinationChanged(
-            f"{join_uri(bucket, file.key)} is not what was committed; see: s3commit verify"
-        )
-    copy = SpooledTemporaryFile(max_size=_PIECE)  # noqa: SIM115 - its reader closes it
-    for first in range(0, file.size, _PIECE):
-        copy.write(store.get_range(bucket, file.key, first, _PIECE, etag=found.etag))
+            f"{where} is gone or changed: another job has replaced it, or see: s3commit verify"
+        ) from error
     copy.seek(0)
     return copy

@@ -49,12 +49,12 @@ def store() -> WatchedStore:
     return WatchedStore(["lake"])
 
 
-def append(store: MemoryStore, first: int, **columns: pa.Array) -> None:
+def append(store: MemoryStore, first: int, mode: Any = "append", **columns: pa.Array) -> None:
     """Commit one file of two rows for each partition."""
     names = [name for name in DIRECTORIES for _ in range(2)]
     ids = pa.array(range(first, first + len(names)), pa.int32())
     data = pa.table({"id": ids, "dt": pa.array(names, pa.string()), **columns})
-    write_table(data, HOME, store=store, conflict_mode="append", partition_by=["dt"])
+    write_table(data, HOME, store=store, conflict_mode=mode, partition_by=["dt"])
 
 
 def appended(store: MemoryStore, times: int = 4) -> None:
@@ -235,6 +235,25 @@ def test_a_commit_meanwhile_wins(store: WatchedStore) -> None:
     store.rest()
     assert len(files(store)) == 5 * len(DIRECTORIES)
     assert {900, 907} < {row["id"] for row in rows(store)}
+    assert list(store.list_uploads("lake", "")) == []
+    assert verify(store, HOME).sound
+
+
+@pytest.mark.parametrize("verb", ["head", "get_range"])
+def test_a_replace_while_files_are_read_wins(store: WatchedStore, verb: str) -> None:
+    """If a file that is to be read was replaced, the compaction is refused and aborted."""
+    appended(store)
+
+    def late(call: Any) -> None:
+        if call.verb == verb and call.key.startswith("t/dt="):
+            store.rest()
+            append(store, 900, "replace")
+
+    store.before = late
+    with pytest.raises(DestinationChanged, match="is gone or changed") as refused:
+        compact(store, HOME)
+    assert any(note.endswith("compact again") for note in refused.value.__notes__)
+    assert [row["id"] for row in rows(store)] == [*range(900, 908)]
     assert list(store.list_uploads("lake", "")) == []
     assert verify(store, HOME).sound
 
