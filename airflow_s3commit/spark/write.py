@@ -214,7 +214,9 @@ def _runs_batch(session: Any) -> bool:
     ours = session._jsparkSession  # noqa: SLF001 - there is no other way
     # A vendor's Spark may have other names; then only the thread of a batch is known.
     with suppress(Py4JError):
-        queries = ours.sharedState().activeStreamingQueries().values()
+        # A call for each: to iterate takes 75 more, for the error that ends it.
+        found = ours.sharedState().activeStreamingQueries()
+        queries = found.values() if found.size() else ()
         # None is a query that has ended meanwhile, or the execution of one before its first batch.
         last = [query.lastExecution() for query in queries if query is not None]
         return any(one is not None and one.sparkSession().equals(ours) for one in last)

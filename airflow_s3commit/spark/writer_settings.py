@@ -107,6 +107,10 @@ _SSE = {hadoops: name for name, hadoops in HADOOPS_ENCRYPTION.items()}
 
 _PREFIX = "fs.s3a."
 
+#: Starts of Spark's keys that are read: without lists of jars and the like, because an answer of the JVM of
+#: more than 8 KiB takes 40 ms, in which each side waits for the other.
+_OF_SPARK = ("spark.hadoop.", "spark.s3commit.", "spark.speculation", "spark.sql.")
+
 #: Hadoop's configuration files that Spark loads.
 _SITE_FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml", "mapred-site.xml", "hive-site.xml")
 
@@ -182,7 +186,7 @@ def conf_of(session: Any) -> dict[str, str]:
     if is_classic(session):
         # Spark adds what the session sets to the Hadoop configuration that a write gets.
         conf = _jvm_conf(session)
-        return _of_hadoop(conf) | _with_prefix(conf, "spark.")
+        return _of_hadoop(session, conf) | _with_prefixes(session, conf, *_OF_SPARK)
     everything: Mapping[str, str] | None = getattr(session.conf, "getAll", None)
     if everything is None:
         # PySpark 3.5 cannot list what a session sets, and this statement hides the values of secrets.
@@ -204,7 +208,7 @@ def class_of_jar(session: Any, name: str) -> Any:
 
 def hadoop_conf(session: Any) -> dict[str, str]:
     """Return the settings of files and stored objects in a session's Hadoop configuration, if classic."""
-    return _of_hadoop(_jvm_conf(session)) if is_classic(session) else {}
+    return _of_hadoop(session, _jvm_conf(session)) if is_classic(session) else {}
 
 
 def _jvm_conf(session: Any) -> Any:
@@ -260,11 +264,18 @@ def _kept(properties: Mapping[str, str | None]) -> dict[str, str]:
     return {key: value for key, value in properties.items() if value and is_kept(key)}
 
 
-def _of_hadoop(conf: Any) -> dict[str, str]:
+def _of_hadoop(session: Any, conf: Any) -> dict[str, str]:
     # Hadoop itself sets hundreds of other keys, and to read each is a call of the JVM.
     found = {key: conf.get(key) for key in (*(f"{_PREFIX}{name}" for name in _NAMES), _ALL_PROVIDERS)}
-    return _kept({**found, **_with_prefix(conf, "parquet."), **_with_prefix(conf, f"{_PREFIX}bucket.")})
+    return _kept(found | _with_prefixes(session, conf, "parquet.", f"{_PREFIX}bucket."))
 
 
-def _with_prefix(conf: Any, prefix: str) -> dict[str, str]:
-    return {f"{prefix}{rest}": str(value) for rest, value in dict(conf.getPropsWithPrefix(prefix)).items()}
+def _with_prefixes(session: Any, conf: Any, *prefixes: str) -> dict[str, str]:
+    # To iterate over a map of Java's takes a call for each entry, and 75 more for the error that ends it.
+    to_scala = session.sparkContext._jvm.PythonUtils.toScalaMap  # noqa: SLF001 - as PySpark does
+    found: dict[str, str] = {}
+    for prefix in prefixes:
+        entries = to_scala(conf.getPropsWithPrefix(prefix)).mkString("\0").split("\0")
+        parts = (entry.partition(" -> ") for entry in entries)
+        found |= {f"{prefix}{name}": value for name, arrow, value in parts if arrow}
+    return found

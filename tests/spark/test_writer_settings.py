@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from py4j.clientserver import ClientServerConnection
 from pyspark.sql.types import LongType, StructField, StructType
 
 from airflow_s3commit import ObjectOptions
@@ -16,6 +17,7 @@ from airflow_s3commit.spark import foreach_batch, register, write_pending
 from airflow_s3commit.spark.datasource import S3CommitDataSource
 from airflow_s3commit.spark.options import OTHER_WRITER, WriteOptions, parse_options
 from airflow_s3commit.spark.writer_settings import (
+    conf_of,
     s3a_settings,
     site_conf,
     with_file_settings,
@@ -498,3 +500,25 @@ class TestInSpark:
         (info,) = described(lake)
         assert info.headers["x-amz-server-side-encryption"] == "AES256"
         assert info.headers["x-amz-storage-class"] == "STANDARD_IA"
+
+    def test_a_session_is_read_in_few_short_answers(
+        self, spark: SparkSession, conf: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What a session sets takes tens of calls of the JVM, and no long answer, however much it sets."""
+        for number in range(20):
+            conf(f"spark.jars.{number}", "/a/jar" * 100)
+            conf(f"spark.sql.some.{number}", "is -> it")
+        answers: list[int] = []
+        send: Any = ClientServerConnection.send_command
+
+        def counted(connection: Any, command: str) -> Any:
+            answer = send(connection, command)
+            answers.append(len(answer))
+            return answer
+
+        monkeypatch.setattr(ClientServerConnection, "send_command", counted)
+        found = conf_of(spark)
+        assert found["spark.sql.some.19"] == "is -> it"
+        assert len(answers) < 60
+        # Of 8 KiB and more it would take 40 ms.
+        assert max(answers) < 8_192
