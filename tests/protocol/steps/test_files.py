@@ -143,6 +143,19 @@ def test_ids_in_names_are_looked_up_once() -> None:
     assert sent == [["list_objects"], ["list_objects", "head", "head"]]
 
 
+def test_another_program_s_object_that_is_retained_is_not_taken_again() -> None:
+    """A later commit leaves it in place for its time, unless that program has written over it since."""
+    lake = Lake()
+    lake.put({"dt=1/kept": b"kept", "dt=1/changed": b"as it was"})
+    lake.set_up(an_id("the first")).abort()
+    lake.put({"dt=1/added": b"added", "dt=1/changed": b"changed"})
+    lake.sealed({"dt=1/a": b"1"}, retain="1d").commit()
+    lake.put({"dt=1/changed": b"changed again"})
+    assert lake.sealed({"dt=1/b": b"2"}, job_id=THEIRS).commit().replaced.files == 2
+    left = {"dt=1/kept": b"kept", "dt=1/added": b"added", named("dt=1/b", THEIRS): b"2"}
+    assert lake.data() == left
+
+
 def test_a_release_leaves_what_another_program_wrote_over_a_retained_file() -> None:
     """Only the object that was retained is deleted, by its ETag."""
     lake = Lake()
