@@ -24,6 +24,7 @@ from airflow_s3commit.spark.driver import (
     abort_write,
     batch_repeats,
     commit_write,
+    named,
     own_target,
     ready_job,
     target_of,
@@ -167,22 +168,15 @@ class S3CommitWriter(DataSourceArrowWriter):
             target = reports[0].target
         elif self.options.destination is not None:
             # No task reported its job. If the conf named one, there is no job with this id to abort.
-            objects = self.options.object_options
-            target = own_target(
-                self.options.destination, self.write_id, self.options.store, object_options=objects
-            )
+            store, objects = self.options.store, self.options.object_options
+            target = own_target(self.options.destination, self.write_id, store, object_options=objects)
         else:
             return
         try:
             abort_write(target, tasks_ended=len(reports) == len(messages))
         except Exception:
-            job = target.reference
-            logger.warning(
-                "job %s on %s could not be aborted; run `s3commit abort` for it",
-                job.job_id,
-                job.destination,
-                exc_info=True,
-            )
+            words = "%s could not be aborted; run `s3commit abort` for it"
+            logger.warning(words, named(target), exc_info=True)
 
 
 def _task_messages(messages: list[WriterCommitMessage | None]) -> list[TaskMessage]:

@@ -280,13 +280,8 @@ def abort_twins(job: Job, clock: Clock | None = None) -> None:
     try:
         job.recover()
     except S3CommitError:
-        logger.warning(
-            "job %s on %s is committed, but pending uploads of its speculative tasks could not be aborted;"
-            " run `s3commit sweep`",
-            job.reference.job_id,
-            job.reference.destination,
-            exc_info=True,
-        )
+        left = "pending uploads of its speculative tasks could not be aborted; run `s3commit sweep`"
+        logger.warning("%s is committed, but %s", named(job), left, exc_info=True)
 
 
 def check_table(target: Target, options: WriteOptions) -> JobOptions:
@@ -310,7 +305,7 @@ def _check_given(target: Target, options: WriteOptions, job: Job) -> None:
     check_mode(target, options.conflict_mode, record.options.conflict_mode)
     if options.publish is not None and not record.publishes:
         raise JobMismatch(
-            f"publish={options.publish} contradicts {_named(target)}, which was set up without it: set the"
+            f"publish={options.publish} contradicts {named(target)}, which was set up without it: set the"
             " job up with it"
         )
     _check_overwrite(target, options, record.options)
@@ -330,13 +325,14 @@ def check_mode(target: Target, wanted: ConflictMode | None, decides: ConflictMod
     if wanted not in (None, decides):
         setting = "overwrite" if wanted == "replace" else "errorifexists"
         raise JobMismatch(
-            f"save mode {setting} contradicts conflict mode {decides} of {_named(target)}; let the job"
+            f"save mode {setting} contradicts conflict mode {decides} of {named(target)}; let the job"
             ' decide: use .mode("append"), or no mode in write_pending'
         )
 
 
-def _named(target: Target) -> str:
-    return f"job {target.reference.job_id} on {target.reference.destination}"
+def named(one: Target | Job) -> str:
+    """Return a job and its destination, for messages."""
+    return f"job {one.reference.job_id} on {one.reference.destination}"
 
 
 def _check_overwrite(target: Target, options: WriteOptions, of_job: JobOptions) -> None:
@@ -361,7 +357,7 @@ def _check_overwrite(target: Target, options: WriteOptions, of_job: JobOptions) 
         )
     replaced = "the whole table" if of_job.whole_destination else "the partitions that get rows"
     raise JobMismatch(
-        f"{source} contradicts {_named(target)}, which replaces {replaced}; let the job decide: use"
+        f"{source} contradicts {named(target)}, which replaces {replaced}; let the job decide: use"
         ' .mode("append"), without partitionOverwriteMode'
     )
 
@@ -380,8 +376,7 @@ def _check_object_options(job: Job, options: WriteOptions, session: Mapping[str,
         ]
         if others:
             raise JobMismatch(
-                f"{source} set {', '.join(others)}, unlike job {job.reference.job_id} on"
-                f" {job.reference.destination}: set it in the job's object_options"
+                f"{source} set {', '.join(others)}, unlike {named(job)}: set it in the job's object_options"
             )
 
 
