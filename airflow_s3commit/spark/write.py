@@ -216,7 +216,7 @@ def _runs_batch(session: Any) -> bool:
     with suppress(Py4JError):
         # A call for each: to iterate takes 75 more, for the error that ends it.
         found = ours.sharedState().activeStreamingQueries()
-        queries = found.values() if found.size() else ()
+        queries = found.values() if found else ()
         # None is a query that has ended meanwhile, or the execution of one before its first batch.
         last = [query.lastExecution() for query in queries if query is not None]
         return any(one is not None and one.sparkSession().equals(ours) for one in last)
