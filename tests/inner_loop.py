@@ -72,7 +72,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that are marked for the longer loops."""
     longer = [item for item in items if LONGER & {mark.name for mark in item.iter_markers()}]
-    items[:] = [item for item in items if item not in set(longer)]
+    items[:] = [item for item in items if not LONGER & {mark.name for mark in item.iter_markers()}]
     config.hook.pytest_deselected(items=longer)
 
 

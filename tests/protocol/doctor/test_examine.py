@@ -284,8 +284,8 @@ def test_a_lifecycle_rule_should_be_there_and_not_too_short(days: int | None, ve
 @pytest.mark.parametrize(
     ("fault", "every"),
     [
-        ("lose-answer", 19),
-        ("refuse", 19),
+        ("lose-answer", 29),
+        ("refuse", 29),
         pytest.param("lose-answer", 1, marks=pytest.mark.all),
         pytest.param("refuse", 1, marks=pytest.mark.all),
     ],

@@ -129,18 +129,19 @@ SOURCE = b'{"number":1,"job_id":null,"files_sha256":"","is_within":true}\n'
 
 
 @each(
-    "body",
+    ("line", "times", "head"),
     [
-        bomb(b"\n", 64 * MIB),
-        bomb(b"x", 64 * MIB),
-        bomb(b"[", 64 * MIB),
-        bomb(SOURCE, 10**5, head={"sources": 10**5}),
-        bomb(b'{"name":"dt=1"}\n', 10**5, head={"partitions": 10**5}),
-        bomb(b"x" * 1_000, 64_000, head={"partitions": 10**5}),
+        (b"\n", 64 * MIB, None),
+        (b"x", 64 * MIB, None),
+        (b"[", 64 * MIB, None),
+        (SOURCE, 10**5, {"sources": 10**5}),
+        (b'{"name":"dt=1"}\n', 10**5, {"partitions": 10**5}),
+        (b"x" * 1_000, 64_000, {"partitions": 10**5}),
     ],
 )  # fmt: skip
-def test_a_hostile_checkpoint_takes_no_memory(body: bytes) -> None:
+def test_a_hostile_checkpoint_takes_no_memory(line: bytes, times: int, head: dict[str, Any] | None) -> None:
     """However long it is when it is decompressed, reading it takes a few times the longest line."""
+    body = bomb(line, times, head=head)
     tracemalloc.start()
     try:
         with suppress(InvalidRecord):
