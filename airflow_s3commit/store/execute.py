@@ -116,6 +116,8 @@ class Throttle:
 
     def pause(self) -> float:
         """Return 0 and count a request that goes out now, or the seconds until one may."""
+        if not self._interval:
+            return 0.0
         with self._lock:
             now = self.clock.monotonic()
             if self._due > now:
