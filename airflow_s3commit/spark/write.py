@@ -214,7 +214,7 @@ def _runs_batch(session: Any) -> bool:
     ours = session._jsparkSession  # noqa: SLF001 - there is no other way
     # A vendor's Spark may have other names; then only the thread of a batch is known.
     with suppress(Py4JError):
-        # A call for each: to iterate takes 75 more, for the error that ends it.
+        # Asked for its length first: to iterate takes 75 calls, for the error that ends it.
         found = ours.sharedState().activeStreamingQueries()
         queries = found.values() if found else ()
         # None is a query that has ended meanwhile, or the execution of one before its first batch.
