@@ -72,7 +72,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that are marked for the longer loops."""
     longer = [item for item in items if LONGER & {mark.name for mark in item.iter_markers()}]
-    items[:] = [item for item in items if not LONGER & {mark.name for mark in item.iter_markers()}]
+    left_out = set(longer)
+    items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=longer)
 
 

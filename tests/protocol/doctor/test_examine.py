@@ -284,8 +284,8 @@ def test_a_lifecycle_rule_should_be_there_and_not_too_short(days: int | None, ve
 @pytest.mark.parametrize(
     ("fault", "every"),
     [
-        ("lose-answer", 29),
-        ("refuse", 29),
+        ("lose-answer", 4),
+        ("refuse", 4),
         pytest.param("lose-answer", 1, marks=pytest.mark.all),
         pytest.param("refuse", 1, marks=pytest.mark.all),
     ],
@@ -296,6 +296,9 @@ def test_a_fault_at_any_call_is_reported_and_not_raised(
     """Whichever call fails or loses its answer, a diagnosis comes and names what is left behind."""
     # Small parts make the same calls, and most of the time goes into checksums of large ones.
     monkeypatch.setattr(probes, "MIN_PART_BYTES", 1)
+    if every > 1:
+        # The quick loop races writers once, because the rest of the time goes into their threads.
+        monkeypatch.setattr(probes, "_ROUNDS", 1)
     calls = FaultyStore(Lacking(min_part_bytes=1))
     examine(calls, FLIGHTS, STAGING, clock=ManualClock())
     assert len(calls.calls) > 60
