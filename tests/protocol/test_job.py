@@ -165,6 +165,16 @@ def test_a_job_whose_destination_was_deleted_can_be_aborted() -> None:
     assert job.abort().uploads == 0
 
 
+@pytest.mark.parametrize("reason", ["", "x" * 100_000, "\x00\u2028", "not decodable: \udcff"])
+def test_a_job_is_aborted_whatever_the_reason(reason: str) -> None:
+    """Text that no record can hold, as an argument of a command with undecodable bytes, is escaped or cut."""
+    lake = Lake()
+    assert lake.sealed(NEW).abort(reason=reason).uploads == 2
+    state = lake.job().state()
+    assert state is not None
+    assert state.reason == reason[:65_536].replace("\udcff", "\\udcff")
+
+
 def test_jobs_on_one_destination_follow_each_other() -> None:
     """Jobs that replace, append and fail on one destination each see what the earlier ones left."""
     lake = Lake()

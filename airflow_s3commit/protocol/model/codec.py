@@ -137,7 +137,7 @@ def encode(record: Struct) -> bytes:
         body = msgspec.json.encode(record)
         _decoder(type(record)).decode(body)
     except _UNREADABLE as error:
-        raise _invalid(f"a {name} cannot be saved", error) from error
+        raise _invalid(f"{name} cannot be saved", error) from error
     if len(body) > largest(type(record)):
         raise TooLarge.of(f"a {name} that is to be saved", len(body), largest(type(record)))
     return body

@@ -158,7 +158,7 @@ def ending(
         staging=context.layout.staging.uri,
         context=job.context if job is not None else {},
         commit=commit,
-        why=why[:PROSE],
+        why=why.encode(errors="backslashreplace").decode()[:PROSE],
         marks=options is not None and options.partition_success,
         published=number if options is not None and options.publish else 0,
     )
