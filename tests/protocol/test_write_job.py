@@ -259,6 +259,18 @@ def test_a_refused_write_ends_once_whatever_comes_after_its_end() -> None:
     assert verify(memory, "s3://lake/t/").sound
 
 
+def test_a_write_is_over_for_its_own_process_too() -> None:
+    """Its job is committed, also once another one's entry is the newest of the log."""
+    store = MemoryStore(min_part_bytes=1)
+    with write_job("s3://lake/t/", store=store) as writer, writer.open("dt=1/a.csv") as file:
+        file.write(b"1")
+    _one(store, b"2", "append")
+    state = writer.job.state()
+    assert state is not None
+    assert (state.state, state.generation, state.finished) == ("committed", 2, True)
+    assert writer.job.manifest() == writer.manifest
+
+
 @each("marker", ["another job's", "another program's", "none"])
 def test_a_write_goes_by_the_existing_marker(marker: str) -> None:
     """Whatever marker is there when a write commits, afterwards it is that of the newest commit."""

@@ -258,4 +258,5 @@ def find_end(context: JobContext) -> Entry | None:
 def look_up_end(context: JobContext, job: JobRecord | None) -> Entry | None:
     """Return the entry that ended a job; None if it has not. `InvalidRecord` if that cannot be read."""
     # The newest entry first: it alone may lack its receipt.
-    return Log(context, job.base if job is not None else None).read() or find_end(context)
+    end = Log(context, job.base if job is not None else None).read()
+    return end or find_receipt(context.store, context.layout.destination, context.job_id)
