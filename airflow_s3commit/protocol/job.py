@@ -323,7 +323,8 @@ class Job:
             progress: Called after each completed upload.
 
         Raises:
-            DestinationChanged: A commit after ``generation`` touched the partitions: preview it again.
+            DestinationChanged: A commit after ``generation`` touched the partitions, or the log does not have
+                that generation: preview it again.
             DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed; or, if
                 another job committed while this one was publishing, this one is aborted.
             InvalidRecord: A record of the job was changed after it was written; a job that had begun to

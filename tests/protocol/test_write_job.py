@@ -210,6 +210,21 @@ def test_a_write_knows_what_came_after_the_generation_that_it_was_made_from(mode
     assert list(store.list_uploads("lake", "t/")) == []
 
 
+@each("mode", ["append", "replace"])
+def test_a_write_from_a_generation_that_is_not_there_is_refused(mode: Any) -> None:
+    """Of a log that was begun anew nothing tells what came after it."""
+    store = MemoryStore(min_part_bytes=1)
+    _one(store, b"0", "append")
+    with (
+        pytest.raises(DestinationChanged, match="no generation 3: it ends with entry 2"),
+        write_job("s3://lake/t/", store=store, conflict_mode=mode, generation=3) as writer,
+        writer.open("dt=1/a.csv") as file,
+    ):
+        file.write(b"1")
+    assert _data(store) == [b"0"]
+    assert list(store.list_uploads("lake", "t/")) == []
+
+
 @each("end", ["commit", "recover"])
 def test_whoever_finishes_a_write_knows_what_it_was_made_from(end: str) -> None:
     """A commit that was interrupted is refused to every process once another one has added rows."""

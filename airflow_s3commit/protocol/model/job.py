@@ -400,7 +400,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     def made_from(self) -> int | None:
         """The generation that its output was made from; None if no writer has said that."""
         text = self.context.get(MADE_FROM)
-        return None if text is None else int(text) if text.isdecimal() else 0
+        return None if text is None else int(text[:20]) if text.isdecimal() else 0
 
 
 class JobState(Plain, Struct, frozen=True, kw_only=True):

@@ -83,9 +83,12 @@ def commit(
     context = recorded(replace(context, store=counting))
     with naming(context, "commit"):
         job, known = context.record, Known()
+        if job is not None:
+            seen = min((one for one in (seen, job.made_from) if one is not None), default=None)
         log = Log(context, job.base if job is not None else None)
         # A job that nobody else ends, and that is never refused for what others commit, saves this request.
-        if not (context.alone and job is not None and job.options.only_adds and not job.publishes):
+        only_adds = job is not None and job.options.only_adds and not job.publishes and seen is None
+        if not (context.alone and only_adds):
             log.read()
         # The end of a job with a record comes after its base. Otherwise the newest entry was read first: it
         # alone may lack its receipt.
@@ -93,7 +96,6 @@ def commit(
         if end is None and job is None:
             raise NoSuchJob(never_set_up(context))
         if end is None and job is not None:
-            seen = min((one for one in (seen, job.made_from) if one is not None), default=None)
             files, unseen = FileList(context), _unseen(context, job, seen)
             run = _Run(context, job, log, files, seen, unseen, progress, lambda: counting.counters)
             end = _publish(run, seal_sha256)
@@ -306,6 +308,12 @@ def _refuse_changes(run: _Run) -> None:
     A commit that replaces may have listed a file of an adopted job, taken it for one of nobody, and delete it
     yet: names of Hadoop do not show whose files they are.
     """
+    if run.seen is not None and run.seen > run.log.head.number:
+        raise DestinationChanged(
+            f"{run.context.name}: the log has no generation {run.seen}: it ends with entry"
+            f" {run.log.head.number}, so the number is wrong, or the log was begun anew; preview it again, or"
+            " write it anew if it was made from that generation"
+        )
     for entry in [*run.unseen, *run.log.after_base] if run.seen is not None or run.job.adopted else ():
         made = entry.commit
         if made is None:

@@ -57,6 +57,16 @@ def test_a_commit_takes_no_more_than_its_preview_has_shown(path: str, during: bo
         assert lake.data().keys() == {"dt=2/old", named("dt=1/a")}
 
 
+def test_a_commit_is_refused_for_a_generation_that_is_not_there() -> None:
+    """Nothing tells what came after it; the job stays, and is committed after another preview."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1"})
+    with pytest.raises(DestinationChanged, match="no generation 2: it ends with entry 1"):
+        job.commit(generation=2)
+    assert _state(lake) == "sealed"
+    assert job.commit(generation=job.preview().generation).generation == 2
+
+
 def test_a_refusal_yields_to_a_commit_by_another_process() -> None:
     """A commit that is refused undoes nothing of what another process commits before its abort."""
     lake = Lake()
