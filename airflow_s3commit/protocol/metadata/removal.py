@@ -94,9 +94,13 @@ def is_ours(upload: PendingUpload, existing: ObjectInfo) -> bool:
         return False
     if upload.expected_etag == existing.etag:
         return True
-    is_kms = existing.headers.get("x-amz-server-side-encryption", "").startswith("aws:kms")
     is_named = owner_of(upload.destinationKey) == upload.jobId
-    return is_kms and is_named and existing.etag.endswith(f"-{len(upload.etags)}")
+    return is_under_kms(existing) and is_named and existing.etag.endswith(f"-{len(upload.etags)}")
+
+
+def is_under_kms(existing: ObjectInfo) -> bool:
+    """Return whether KMS encrypts an object, whose ETag then follows from nothing that is known."""
+    return existing.headers.get("x-amz-server-side-encryption", "").startswith("aws:kms")
 
 
 def object_metadata(destination: Destination, job_id: str, upload: str) -> dict[str, str]:

@@ -39,6 +39,7 @@ from airflow_s3commit.protocol.metadata.removal import (
     delete_objects,
     delete_record,
     delete_records,
+    is_under_kms,
 )
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal, sealed_tasks
 from airflow_s3commit.protocol.model.codec import decode, decode_lines, encode, largest
@@ -68,8 +69,8 @@ from airflow_s3commit.protocol.steps.files import files_in, files_of
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_before, write_checkpoint
 from airflow_s3commit.protocol.steps.log import read_entry, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
-from airflow_s3commit.store.base import ObjectToDelete
-from airflow_s3commit.store.execute import in_threads
+from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
+from airflow_s3commit.store.execute import in_batches, in_threads, outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -139,11 +140,19 @@ def _doomed(context: JobContext, commit: Commit, left: Left) -> Iterator[ObjectT
     """Yield the objects that a commit took.
 
     A file with its job's id in its name is deleted by that: no other program writes it, and its ETag does not
-    follow from its parts on every store. Any other is deleted only as it was when it was listed.
+    follow from its parts on every store. Any other is deleted only as it was when it was listed; one that
+    Hadoop wrote, on such a store, if it has the size.
     """
-    jobs = {one.job_id for one in left.sources.values()} - {None}
-    for file in files_in(context.store, context.layout.destination, left.sources, left.pieces):
-        yield ObjectToDelete(file.key, None if owner_of(file.key) in jobs else file.etag)
+    store, home, sources = context.store, context.layout.destination, left.sources.values()
+    jobs, asks = {one.job_id for one in sources} - {None}, any(one.adopted for one in sources)
+    for batch in in_batches(files_in(store, home, left.sources, left.pieces), _PAGE):
+        others = [file for file in batch if owner_of(file.key) not in jobs]
+        etags = {file.key: file.etag for file in others}
+        calls = [(file, Head(home.bucket, file.key)) for file in others if asks]
+        for file, found in outcomes(store, calls, NoSuchKey):
+            if isinstance(found, ObjectInfo) and found.size == file.size:
+                etags[file.key] = found.etag if is_under_kms(found) else file.etag or found.etag
+        yield from (ObjectToDelete(file.key, etags.get(file.key)) for file in batch)
     for unowned in commit.unowned:
         yield ObjectToDelete(unowned.key, unowned.etag)
 

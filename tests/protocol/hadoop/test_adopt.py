@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from typing import Any, cast
 
 import pytest
@@ -94,6 +96,33 @@ def test_a_dead_job_is_finished(layout: str, repeat_complete: str, checksums: bo
     assert (manifest.job_id, manifest.counts.files, manifest.counts.bytes) == (UUID, 3, 23)
     assert manifest.counts.rows is None
     assert {name: counts.files for name, counts in manifest.partitions.items()} == {"day=17": 2, "day=18": 1}
+
+
+def _salted(content: bytes) -> Any:
+    return hashlib.md5(b"salt" + content, usedforsecurity=False)
+
+
+@pytest.mark.parametrize(
+    ("digest", "sse"), [(hashlib.md5, "AES256"), (hashlib.sha256, "AES256"), (_salted, "aws:kms")]
+)
+def test_files_of_hadoop_leave_with_their_partition(
+    digest: Any, sse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replace deletes them whatever the store makes their ETags of, and not what was written over them."""
+    monkeypatch.setattr("airflow_s3commit.store.memory._md5", digest)
+    create = partialmethod(MemoryStore.create_upload, headers={"x-amz-server-side-encryption": sse})
+    with monkeypatch.context() as encrypted:
+        encrypted.setattr(MemoryStore, "create_upload", create)
+        dead = dead_job("magic")
+    finish(dead)
+    over = dead.put(f"{ROOT}day=17/part-00001.parquet", b"later")
+    with (
+        write_job(dead.destination, store=dead.store, conflict_mode="replace") as writer,
+        writer.open("day=17/new") as file,
+    ):
+        file.write(b"new")
+    new = f"{ROOT}day=17/new-{writer.job.reference.job_id}"
+    assert dead.visible().keys() == {new, over, f"{ROOT}day=18/part-00000.parquet"}
 
 
 @LAYOUTS
