@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -41,6 +43,16 @@ class Program(click.Group):
         with formatter.section("Exit codes"):
             formatter.write_dl(EXIT_CODES_HELP)
         super().format_epilog(ctx, formatter)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, and end it with a code of its own if a reader closes the pipe."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Otherwise Python reports the closed pipe once more when it exits.
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.BROKEN_PIPE
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> NoReturn:
         """Run a command, report every exception, and exit with the code; see `click.Command.main`."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -318,8 +316,12 @@ class StoreCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the destination, and the job, from the environment if no argument is a destination."""
         given = [os.environ[name] for name in self.environment if name in os.environ]
-        if len(given) == len(self.environment) and not any(_SCHEME.match(word) for word in args):
-            args = [*given, *args]
+        if given and len(given) == len(self.environment):
+            # Options may have URIs too.
+            found, more, _ = self.make_parser(ctx).parse_args([*args])
+            words = [found.get(each.name or "") for each in self.params if isinstance(each, click.Argument)]
+            if not any(_SCHEME.match(str(word)) for word in (*words, *more)):
+                args = [*given, *args]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> ExitCode:
@@ -331,11 +333,6 @@ class StoreCommand(click.Command):
             with logged_to(session.output):
                 code: ExitCode = self.callback(session, **values)
                 return code
-        except BrokenPipeError:
-            # Otherwise Python reports the closed pipe once more when it exits.
-            with suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return ExitCode.BROKEN_PIPE
         except S3CommitError as error:
             code = exit_code(error)
             described = {

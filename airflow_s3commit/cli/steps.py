@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -147,14 +148,14 @@ def put(
     same TARGET in the same attempt replaces the earlier one, and one that fails leaves nothing pending.
     Several may run at once, each with its own TARGET. Seal the stage when all have ended.
     """
-    files = list(_sources(source, target))
+    files, is_directory = list(_sources(source, target)), source != "-" and Path(source).is_dir()
     try:
-        check_directories(f"{target}/" if source != "-" and Path(source).is_dir() else target, "TARGET")
+        check_directories(f"{target}/" if is_directory else target, "TARGET")
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     job = session.job
     # Another put to a target is another attempt of the same task.
-    named = target if source == "-" or Path(source).is_dir() else files[0][1]
+    named = target if is_directory else files[0][1]
     task = f"put-{hashlib.sha256(named.encode()).hexdigest()[:32]}"
     if job.stage_seal(stage, attempt) is not None:
         raise JobClosed(f"stage {stage}-{attempt} of job {session.job_id} is sealed: use another --attempt")
@@ -337,24 +338,28 @@ def _sources(source: str, target: str) -> Iterator[tuple[Path | None, str]]:
     """Yield each file, None for standard input, and its path below the destination.
 
     Raises:
-        click.UsageError: There is no such file, it is hidden, or standard input has no name.
+        click.UsageError: A file is missing, hidden or cannot be read, or standard input has no name.
     """
-    path = Path(source)
     if source == "-":
         if not target or target.endswith("/"):
             raise click.UsageError("standard input needs a TARGET with a name: s3commit put - dt=1/part.csv")
         yield None, target
-    elif path.is_dir():
-        prefix = f"{target.rstrip('/')}/" if target else ""
-        for file in sorted(each for each in path.rglob("*") if each.is_file()):
-            relative = file.relative_to(path).as_posix()
-            if not is_data(relative):
-                raise click.UsageError(f"{file} is hidden from readers of the table: remove or rename it")
-            yield file, f"{prefix}{relative}"
-    elif path.is_file():
-        yield path, f"{target}{path.name}" if not target or target.endswith("/") else target
-    else:
-        raise click.UsageError(f"{source} is neither a file nor a directory")
+        return
+    if not source:
+        raise click.UsageError("SOURCE is empty, as a shell variable without a value leaves it")
+    top, prefix = Path(source).resolve(), f"{target.rstrip('/')}/" if target else ""
+    # rglob does not look below links, and leaves out what it cannot read.
+    for path in sorted((top, *top.rglob("*"))):
+        is_walked = path.is_dir() and not path.is_symlink()
+        if not os.access(path, os.R_OK) or not (is_walked or path.is_file()):
+            raise click.UsageError(f"{path} is neither a file nor a directory that can be read")
+        relative = path.relative_to(top).as_posix()
+        if path == top and not is_walked:
+            yield path, f"{target}{Path(source).name}" if not target or target.endswith("/") else target
+        elif not is_walked and not is_data(relative):
+            raise click.UsageError(f"{path} is hidden from readers of the table: remove or rename it")
+        elif not is_walked:
+            yield path, f"{prefix}{relative}"
 
 
 def _tail(path: Path) -> bytes:
@@ -396,12 +401,7 @@ def _schema(path: str, end: bytes) -> str | None:
     type=Parsed("uri", lambda text: Destination.parse(text).uri),
     help="Directory of a staging committer's pendingsets, or of a copy.",
 )
-@click.option(
-    "--conflict-mode",
-    type=_MODES,
-    default="append",
-    help="Treatment of existing data.",
-)
+@click.option("--conflict-mode", type=_MODES, default="append", help="Treatment of existing data.")
 @click.option(
     "--expect-tasks", type=int, metavar="N", help="Expected number of tasks; refuse the job if it differs."
 )

@@ -29,14 +29,16 @@ COMMANDS = sorted(program.commands)
 
 
 def test_a_closed_pipe_is_no_finding(lake: Lake, run: RunProgram, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``| head`` ends a command with a code of its own, also while a table is written."""
+    """``| head`` ends a command with a code of its own, also while a table or an error is written."""
 
-    def closed(_: object) -> None:
+    def closed(*_: object, **__: object) -> None:
         raise BrokenPipeError
 
     lake.sealed(FILES).commit()
     monkeypatch.setattr("rich.console.Console._write_buffer", closed)
     assert [run(command, lake.destination).exit_code for command in ("log", "verify")] == [141, 141]
+    monkeypatch.setattr("click.echo", closed)
+    assert run("show", lake.destination, "unknown", "--json").exit_code == 141
 
 
 def test_all_commands_are_there(run: RunProgram) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,13 @@ def test_everything_can_come_from_the_environment(lake: Lake, run: RunProgram, f
         done = run(*words, **environment)
         assert done.exit_code == 0, done.output
     assert len(lake.data()) == 2
+
+
+def test_options_with_uris_do_not_hide_the_environment(lake: Lake, run: RunProgram) -> None:
+    """The destination comes from its variable, also where an option names another place on S3."""
+    for option in ("--staging", "--registry"):
+        done = run("setup", option, "s3://lake/other/", S3COMMIT_DESTINATION=lake.destination)
+        assert done.exit_code == 0, done.output
 
 
 def test_a_separate_staging_is_named_once(lake: Lake, run: RunProgram, files: Path) -> None:
@@ -171,6 +179,7 @@ def test_large_files_are_streamed(lake: Lake, run: RunProgram, tmp_path: Path) -
     ("words", "message"),
     [
         (("missing.csv", "dt=1/"), "neither a file nor a directory"),
+        (("", "dt=1/"), "SOURCE is empty"),
         (("-",), "needs a TARGET"),
         (("-", "dt=1/"), "needs a TARGET"),
         (("hidden",), "hidden from readers"),
@@ -182,15 +191,34 @@ def test_large_files_are_streamed(lake: Lake, run: RunProgram, tmp_path: Path) -
 def test_invalid_sources_are_refused_before_any_upload(
     lake: Lake, run: RunProgram, tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
-    """A missing source, a nameless stream, a partition without a value and a hidden file are usage errors."""
+    """An empty or missing source, a nameless stream, a lost value and a hidden file are usage errors."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "_SUCCESS").touch()
-    words = tuple(word if word == "-" or "=" in word else str(tmp_path / word) for word in words)
+    words = tuple(word if word in ("", "-") or "=" in word else str(tmp_path / word) for word in words)
     run("setup", lake.destination, "--job-id", OURS)
     refused = run("put", lake.destination, OURS, *words, *STAGE)
     assert refused.exit_code == 2
     assert message in refused.stderr
+    assert lake.pending() == []
+
+
+def test_a_put_leaves_nothing_out_unsaid(
+    lake: Lake, run: RunProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link to a directory or to nothing, and what cannot be read, is a usage error before any upload."""
+    for name in ("linked", "dangling", "locked/dt=2"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "part.csv").touch()
+    (tmp_path / "linked" / "dt=2").symlink_to(tmp_path / "dangling")
+    (tmp_path / "dangling" / "dt=2").symlink_to(tmp_path / "gone")
+    unreadable, access = tmp_path / "locked" / "dt=2", os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != unreadable and access(path, mode))
+    run("setup", lake.destination, "--job-id", OURS)
+    for source in ("linked", "dangling", "locked", "locked/dt=2"):
+        refused = run("put", lake.destination, OURS, str(tmp_path / source), "dt=1/", *STAGE)
+        assert refused.exit_code == 2
+        assert "/dt=2 is neither a file nor a directory that can be read" in refused.stderr
     assert lake.pending() == []
 
 
