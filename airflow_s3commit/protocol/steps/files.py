@@ -40,7 +40,7 @@ from airflow_s3commit.protocol.model.codec import (
     text_digest,
     upload_digest,
 )
-from airflow_s3commit.protocol.model.destination import Destination, is_data, join_uri
+from airflow_s3commit.protocol.model.destination import Destination, is_data, is_hidden, join_uri
 from airflow_s3commit.protocol.model.layout import (
     HOME,
     OLDER_DATA,
@@ -175,7 +175,7 @@ def data_objects(
     """Yield the data objects of some directories (without those below them), or of the whole destination.
 
     Skips hidden objects, directory markers and staging prefixes. The context is of any job there. Where all
-    of it is listed, ``nested`` gets the directories below that are destinations themselves.
+    of it is listed, ``nested`` gets the directories below that are destinations themselves, and not hidden.
     """
     destination, store = context.layout.destination, context.store
     if directories is None:
@@ -186,8 +186,10 @@ def data_objects(
         relative = destination.relative(info.key)
         if relative is not None and is_data(relative):
             yield info
-        elif nested is not None and directories is None and relative and f"/{HOME}/" in relative:
-            nested.add(f"{relative.partition(f'/{HOME}/')[0]}/")
+        elif nested is not None and directories is None:
+            directory, is_home, _ = (relative or "").partition(f"/{HOME}/")
+            if is_home and not is_hidden(directory):
+                nested.add(f"{directory}/")
 
 
 def refuse_nested(destination: Destination, nested: Collection[str]) -> None:

@@ -14,7 +14,8 @@ from airflow_s3commit.exceptions import AccessDenied, StoreRejected
 from airflow_s3commit.protocol.doctor import probes
 from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import ObjectOptions
+from airflow_s3commit.protocol.model.job import JobOptions, ObjectOptions
+from airflow_s3commit.protocol.write_job import JobWriter, write_job
 from airflow_s3commit.store.base import (
     DeleteFailure,
     ObjectInfo,
@@ -24,7 +25,7 @@ from airflow_s3commit.store.base import (
 )
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.s3.store import S3Store
-from airflow_s3commit.testing.faulty_store import Fault, FaultyStore
+from airflow_s3commit.testing.faulty_store import Fault, FaultyStore, StoreCall
 from tests.fakes import ManualClock
 from tests.store.s3.deviant import DeviantStore
 from tests.store.s3.fault_server import FaultServer
@@ -171,6 +172,21 @@ def test_whole_jobs_are_rehearsed() -> None:
     assert _check(diagnosis, "whole jobs").verdict == "ok"
     entries = [call for call in store.calls if call.verb == "put" and "/rehearsal/_s3commit/log/" in call.key]
     assert len(entries) == 6  # the first entry, three commits, the ends of the aborted and the dead job
+
+
+def test_a_job_commits_beside_a_doctor() -> None:
+    """The destination of the jobs on trial is hidden: nobody would take their files."""
+    store, writers = Lacking(), list[JobWriter]()
+
+    def write(call: StoreCall) -> None:
+        if call.key.endswith("rehearsal/_SUCCESS") and not writers:
+            options = JobOptions(committer="directory", conflict_mode="replace")
+            with write_job(FLIGHTS, store=store, job_options=options, clock=ManualClock()) as writer:
+                writers.append(writer)
+
+    watched = FaultyStore(store, after=write)
+    assert examine(watched, FLIGHTS, clock=store.clock).healthy
+    assert [writer.manifest is not None for writer in writers] == [True]
 
 
 @pytest.mark.loopback
