@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.model.codec import MIB
 from airflow_s3commit.protocol.model.delta import COMPACTION, SAME_ROWS
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord, JobReference, JobState
-from airflow_s3commit.protocol.model.layout import RECORD, Layout
+from airflow_s3commit.protocol.model.layout import RECORD, Layout, check_new_id
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
@@ -124,7 +124,8 @@ class Job:
         """
         options = options or JobOptions()
         root = Destination.parse(options.staging) if options.staging is not None else None
-        layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
+        used = new_id() if job_id is None else check_new_id(job_id)
+        layout = Layout.of(Destination.of(destination), used, root)
         plain = JobContext(
             # Not the job's record: the looks at the store are at that, and need the store's own answers.
             RememberingStore(store, but=(RECORD,)) if alone else store,

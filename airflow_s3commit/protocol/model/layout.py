@@ -79,8 +79,7 @@ def check_id(value: str, what: str = "job id") -> str:
     pattern = _ID if is_job else _ATTEMPT_ID if is_attempt else _STEP_ID
     if not pattern.fullmatch(value):
         made = "letters and digits" if is_attempt else "letters, digits, '-' and '_'"
-        advice = "; leave it out, and give people something to read with name=" if is_job else ""
-        raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 {made}{advice}")
+        raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 {made}")
     return value
 
 

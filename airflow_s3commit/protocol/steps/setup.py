@@ -46,7 +46,7 @@ from airflow_s3commit.protocol.metadata.store_check import look_at_conditions, l
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, JobState
-from airflow_s3commit.protocol.model.layout import OLDER_DATA, check_new_id, job_key, owner_of
+from airflow_s3commit.protocol.model.layout import OLDER_DATA, job_key, owner_of
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord, StageSealRecord
 from airflow_s3commit.protocol.model.table import Commit, Entry
 from airflow_s3commit.protocol.steps.append import append, decide, entry_after, not_empty
@@ -109,12 +109,10 @@ def set_up(
     """Create a job's record, unless a job with its id has ended; begin the log if there is none.
 
     Repeatable by any process: with the same options it returns the record that is there. For the errors see
-    `Job.setup`. A job that is Hadoop's keeps its id, which need not be a UUID: ``adopting`` has the keys of
-    the objects that Hadoop has made of its uploads, which the first entry of the log leaves to its commit.
+    `Job.setup`. Of a job that is Hadoop's, ``adopting`` has the keys of the objects that Hadoop has made of
+    its uploads, which the first entry of the log leaves to its commit.
     ``look`` is called before anything is written, and beside the first reads.
     """
-    if adopting is None:
-        check_new_id(context.job_id)
     log = Log(context)
     store, home = context.store, context.layout.destination
     is_first = begin_log(context, log, adopting or (), look)
