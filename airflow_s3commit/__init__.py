@@ -70,12 +70,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.publication import RegistrationReport, register_partitions
     from airflow_s3commit.protocol.repair import RepairReport, repair
     from airflow_s3commit.protocol.steps.commit import Preview
-    from airflow_s3commit.protocol.steps.fold import (
-        history,
-        latest_manifest,
-        manifest_files,
-        read_manifest,
-    )
+    from airflow_s3commit.protocol.steps.fold import history, latest_manifest, manifest_files, read_manifest
     from airflow_s3commit.protocol.steps.output_file import OutputFile
     from airflow_s3commit.protocol.steps.task_attempt import TaskAttempt
     from airflow_s3commit.protocol.sweep import SweepReport, sweep

@@ -29,7 +29,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.delta import COMPACTION, SAME_ROWS
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.destination import Destination, join_uri, partition_form
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, owner_of, partition_of
 from airflow_s3commit.protocol.steps.files import files_in, unowned_objects
@@ -195,15 +195,17 @@ def _plan(table: Table, home: Destination, partitions: Collection[str], target: 
     """Return which partitions gain from a compaction."""
     if target < 1:
         raise InvalidOption(f"target_bytes is {target}; give a number of bytes above 0")
-    if unknown := sorted({*partitions} - table.live.keys()):
+    by_form = {partition_form(name): name for name in table.live}
+    if unknown := sorted(name for name in partitions if partition_form(name) not in by_form):
         raise InvalidOption(f"{home.uri} has no files in the partition {unknown[0]!r}")
     found = []
-    for name in sorted({*partitions} or table.live):
+    wanted = {by_form[partition_form(name)] for name in partitions} or {*table.live}
+    for name in sorted(wanted):
         counts = table.counts_of({name: table.live[name]})
         after = max(1, -(-counts.bytes // target))
         if counts.files >= 2 * after and counts.rows != 0:
             found.append(Compacted(partition=name, files=counts.files, bytes=counts.bytes, after=after))
-    left = len({*partitions} or table.live) - len(found)
+    left = len(wanted) - len(found)
     return Compaction(destination=home.uri, seen=table.head.number, partitions=found, left=left)
 
 

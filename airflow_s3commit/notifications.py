@@ -17,7 +17,7 @@ from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.operators.abort import KEPT, KILL_WINDOW, abort_until_quiet
-from airflow_s3commit.templates import at_least, check_value, mapping, text
+from airflow_s3commit.templates import at_least, check_value, mapping, text, texts
 
 if TYPE_CHECKING:
     import jinja2
@@ -42,14 +42,10 @@ def _references(given: Any) -> list[Mapping[str, Any]]:
     return [mapping(one) for one in ([given] if isinstance(given, str | Mapping) else given)]
 
 
-def _task_ids(given: Any) -> list[str]:
-    return [text(one) for one in ([given] if isinstance(given, str) else given)]
-
-
 #: What reads the arguments of a notifier.
 _READERS: dict[str, Callable[[Any], object]] = {
     "job": _references,
-    "setup_task_ids": _task_ids,
+    "setup_task_ids": texts,
     "time_limit": at_least(0),
     "kill_window": at_least(0),
     "aws_conn_id": text,
@@ -190,10 +186,15 @@ class AbortUploadsNotifier(BaseNotifier):
         return 1
 
     def _references(self, context: Context, until: float) -> Iterator[Mapping[str, str]]:
+        if isinstance(self.job, str):
+            raise ValueError(  # noqa: TRY004 - as for other arguments
+                f"job is the text {self.job!r}, and no job reference, so nothing is aborted: leave it out,"
+                " name setup_task_ids, or let the DAG render native objects"
+            )
         given: Iterable[Any] = [self.job] if isinstance(self.job, Mapping) else self.job
         if self.job is None:
             named = self.setup_task_ids
-            setups = _tasks(context, "S3CommitSetupOperator") if named is None else _task_ids(named)
+            setups = _tasks(context, "S3CommitSetupOperator") if named is None else texts(named)
             given = _outputs(context, setups, until)
         return (reference for reference in given if isinstance(reference, Mapping) and "job_id" in reference)
 

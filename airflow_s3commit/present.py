@@ -8,17 +8,7 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, NamedTuple, TypeAlias
 
-from airflow_s3commit._format import (
-    Column,
-    age,
-    dollars,
-    length,
-    moment,
-    number,
-    or_unknown,
-    several,
-    size,
-)
+from airflow_s3commit._format import Column, age, dollars, length, moment, number, or_unknown, several, size
 from airflow_s3commit.exceptions import (
     AccessDenied,
     AlreadyCommitted,

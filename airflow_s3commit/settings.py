@@ -41,14 +41,6 @@ def page_destinations() -> str:
     return _server().get(SECTION, "destinations", fallback="") or ""
 
 
-def api_secret_key() -> str:
-    """Return the key with which Airflow's API server signs.
-
-    :raises AirflowConfigException: The key is not configured.
-    """
-    return str(_server().get("api", "secret_key"))
-
-
 def api_base_url() -> str:
     """Return the URL at which browsers reach Airflow's API server; empty if it is not configured."""
     return _server().get("api", "base_url", fallback="") or ""

@@ -14,6 +14,9 @@ from airflow_s3commit.protocol.model.destination import Destination
 
 T = TypeVar("T")
 
+#: Arguments that no run can do without.
+_NEEDED = ("database", "destination", "iceberg_conn_id", "table")
+
 
 def is_known(value: Any) -> bool:
     """Return whether a DAG's file has a value itself: it is no template, and no task's or param's result."""
@@ -55,6 +58,11 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not text")  # noqa: TRY004
     return value
+
+
+def texts(value: Any) -> list[str]:
+    """Read an argument that is text, or several of them; anything else is a `ValueError` or `TypeError`."""
+    return [text(one) for one in ([value] if isinstance(value, str) else value)]
 
 
 def place(value: Any) -> Destination:
@@ -107,12 +115,16 @@ class CheckedOperator(BaseOperator):
             raise AirflowFailException(f"Task {self.task_id}: {name}: {error}.") from error
 
     def require_text(self, *names: str) -> None:
-        """Refuse what is no text in template fields that are, or that are collections of it.
+        """Refuse arguments that in this run are neither text nor a collection of it, or are needed and None.
 
         Native rendering turns text such as ``2013_01_05`` into the number 20130105, which cannot be undone.
         """
         for name in ("aws_conn_id", *names):
             value = getattr(self, name)
+            if value is None and name in _NEEDED:
+                raise AirflowFailException(
+                    f"Task {self.task_id}: {name} has no value in this run: check what its template reads."
+                )
             several = value.values() if isinstance(value, Mapping) else value
             for one in several if isinstance(value, Mapping | list | tuple) else [value]:
                 if one is not None and not isinstance(one, str):

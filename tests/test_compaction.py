@@ -188,6 +188,13 @@ def test_retained_files_can_be_rolled_back_to(store: WatchedStore) -> None:
     assert rows(store) == before
 
 
+def test_a_partition_has_many_spellings(store: WatchedStore) -> None:
+    """A slash at its end, or an escape in another way, chooses the same partition."""
+    appended(store)
+    planned = compact(store, HOME, partitions=["dt=a%2fb/", "dt=a%2Fb"], dry_run=True)
+    assert [one.partition for one in planned.partitions] == ["dt=a%2Fb"]
+
+
 def test_another_job_with_uploads_is_not_overtaken(store: WatchedStore) -> None:
     """A partition in which a job has uploads pending is refused, by the job's name; others are compacted."""
     appended(store)

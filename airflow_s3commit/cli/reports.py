@@ -16,13 +16,7 @@ from rich.console import RenderableType
 
 from airflow_s3commit._clock import SystemClock
 from airflow_s3commit._format import Column, age, moment, number, plain, several, shown, size
-from airflow_s3commit.cli.command import (
-    Parsed,
-    Session,
-    flag,
-    registry_option,
-    store_command,
-)
+from airflow_s3commit.cli.command import Parsed, Session, flag, registry_option, store_command
 from airflow_s3commit.cli.output import BLANK, ExitCode, Rows, described, labelled, line
 from airflow_s3commit.exceptions import NoSuchKey, S3CommitError
 from airflow_s3commit.present import (

@@ -16,7 +16,7 @@ from airflow_s3commit.operators.setup import check_options, job_context, job_opt
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, is_pattern, matches
 from airflow_s3commit.protocol.model.job import ObjectOptions
 from airflow_s3commit.settings import DEFAULT_SWEEP_AGE, REGISTRY, REGISTRY_CONNECTION
-from airflow_s3commit.templates import mapping, place
+from airflow_s3commit.templates import mapping, place, texts
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -195,18 +195,14 @@ class S3CommitCompactOperator(TableOperator):
     ui_color = "#e9efe0"
 
     def __init__(
-        self,
-        *,
-        partitions: Sequence[str] = (),
-        target_bytes: int | str = 128 * 1024 * 1024,
-        **kwargs: Any,
+        self, *, partitions: Sequence[str] = (), target_bytes: int | str = 128 * 1024 * 1024, **kwargs: Any
     ) -> None:
         options = options_among(kwargs)
         super().__init__(**kwargs)
         self.options = options
         self.partitions = partitions
         self.target_bytes = target_bytes
-        self.check(target_bytes=int)
+        self.check(target_bytes=int, partitions=texts)
         check_options(self.task_id, self.options)
 
     @refusals_are_final()
@@ -218,8 +214,8 @@ class S3CommitCompactOperator(TableOperator):
         report = compact(
             self.hook.store,
             self.destination,
-            partitions=[self.partitions] if isinstance(self.partitions, str) else list(self.partitions),
-            target_bytes=int(self.target_bytes),
+            partitions=self.read("partitions", texts),
+            target_bytes=self.read("target_bytes", int),
             job_options=job_options(self.options),
             context=job_context(context),
         )

@@ -37,12 +37,7 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
 )
 from airflow_s3commit.plugin.auth import Access, Metadata, Origin, is_same_origin
-from airflow_s3commit.plugin.service import (
-    FEW_PLACES,
-    FRESH,
-    DestinationService,
-    StillRunning,
-)
+from airflow_s3commit.plugin.service import FEW_PLACES, FRESH, DestinationService, StillRunning
 from airflow_s3commit.plugin.views import (
     DestinationView,
     Filter,

@@ -33,7 +33,7 @@ from airflow_s3commit.protocol.model.destination import (
     partition_form,
 )
 from airflow_s3commit.protocol.model.job import Position
-from airflow_s3commit.protocol.model.layout import LOG, receipt_key
+from airflow_s3commit.protocol.model.layout import LOG, is_id, receipt_key
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.fold import entries_after, entries_before, newest_entries, newest_entry
@@ -367,11 +367,13 @@ class Criteria(Plain, Struct, frozen=True, kw_only=True):
                 raise ValueError(
                     f"the condition {name} is empty: look at the rendered template, and its XCom"
                 )
+        if job_id is not None and not is_id(_text("job", job_id)):
+            raise ValueError(f"the condition job is {job_id!r}, and neither a job's reference nor its id")
         facts = {name: _text(name, value) for name, value in (context or {}).items()}
         if run_id is not None:
             facts["run_id"] = _text("run_id", run_id)
         return cls(
-            job_id=None if job_id is None else _text("job", job_id),
+            job_id=job_id,
             context=facts,
             newer_than=_seconds(newer_than),
             min_files=int(min_files or 0),

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.reader.listing import UnreadablePartitions
     from airflow_s3commit.reader.table import UnreadableFiles, dataset
 
-__all__ = [
-    "UnreadableFiles",
-    "UnreadablePartitions",
-    "dataset",
-]
+__all__ = ["UnreadableFiles", "UnreadablePartitions", "dataset"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(__spec__)

@@ -72,6 +72,15 @@ def test_it_takes_a_reference_by_template(store, dag, xcoms) -> None:
     assert pending(store) == []
 
 
+def test_a_reference_that_became_text_is_an_error(store, dag, xcoms) -> None:
+    """Unless a DAG renders native objects, a template makes text of it; that aborts nothing, and says so."""
+    reference = set_up(store)
+    with pytest.raises(ValueError, match=f"job is the text .*{reference['job_id']}.*setup_task_ids"):
+        notifier(job="{{ ti.reference }}")(
+            {**new_context(dag=dag), "ti": SimpleNamespace(reference=reference)}
+        )
+
+
 def test_it_may_be_called_again_and_leaves_commits_alone(store, dag, xcoms) -> None:
     """Called twice for a committed and an uncommitted job, it leaves the one and aborts the other."""
     committed, failed = commit(store), set_up(store)

@@ -13,8 +13,10 @@ from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators import (
     S3CommitAuditOperator,
+    S3CommitCompactOperator,
     S3CommitJobOperator,
     S3CommitPartOperator,
+    S3CommitRegisterPartitionsOperator,
     S3CommitResolveConflictsOperator,
     S3CommitSetupOperator,
     S3CommitSparkSubmitOperator,
@@ -146,6 +148,27 @@ def test_templates_and_results_are_not_checked_before_they_have_a_value() -> Non
         S3SuccessManifestSensor(task_id="wait", destination=TEMPLATE, job=setup.output, min_files=TEMPLATE)
         S3CommitSetupOperator.partial(task_id="each").expand(destination=["s3://lake/a/", "s3://lake/b/"])
         group(outlets=Asset("flights"), retain=TEMPLATE, object_options={"sse": TEMPLATE})
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "named"),
+    [
+        (S3CommitSetupOperator, {"destination": None}, "destination has no value in this run"),
+        (S3CommitCompactOperator, {**PLACE, "target_bytes": "many"}, "target_bytes: .*'many'"),
+        (S3CommitCompactOperator, {**PLACE, "partitions": None}, "partitions: .*None"),
+        (S3CommitRegisterPartitionsOperator, {"database": "lake", "table": None}, "table has no value"),
+        (S3SuccessManifestSensor, {**PLACE, "job": "{'job_id': 'x'}"}, "the condition job is .*neither"),
+    ],
+)
+def test_a_missing_or_wrong_result_is_final(
+    context, kind: type, arguments: dict[str, Any], named: str
+) -> None:
+    """Another task's result, as text or not there, fails the task without retries, by task and argument."""
+    task = kind(task_id="nightly", **dict.fromkeys(arguments, TEMPLATE))
+    for name, value in arguments.items():
+        setattr(task, name, value)
+    with pytest.raises(AirflowFailException, match=f"Task nightly: {named}"):
+        task.execute(context)
 
 
 def test_a_rendered_mistake_is_final(context) -> None:
