@@ -245,6 +245,8 @@ async def run(visit: VisitDep, dag_id: _Text, run_id: _Text) -> HTMLResponse:
         except (S3CommitError, HTTPException) as error:
             why = str(error.detail) if isinstance(error, HTTPException) else described(error)
             problems.append(f"Job {one.job_id} on {one.destination}: {why}")
+    if more := len(recorded[_OF_RUN:]):
+        problems.append(f"{_format.several(more, 'more job')} of this run: search for it in the list of all.")
     return await _page("run", jobs=shown, problems=problems)
 
 

@@ -439,6 +439,19 @@ def test_many_jobs_are_counted_and_the_first_shown() -> None:
     assert "the first 100 of 130" in page
 
 
+def test_jobs_that_were_not_read_are_said(
+    client: TestClient, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A destination with more jobs than a page reads is named wherever numbers are shown, and no other is."""
+    monkeypatch.setattr("airflow_s3commit.plugin.views.MOST_JOBS", 2)
+    begin(store, context=NIGHTLY, day=1)
+    for count in (2, 3):
+        begin(store, context=NIGHTLY, day=2)
+        for path in ("/s3commit/", f"/s3commit/destination?at={FLIGHTS}"):
+            page = signed_in(client, "viewer").get(path).text
+            assert (f"Not all jobs in progress of {FLIGHTS} were read" in page) == (count == 3)
+
+
 def test_generations_are_shown_with_what_led_to_them(client: TestClient, store: MemoryStore) -> None:
     """Newest first, with job, day, what was added and replaced, and jobs that were aborted between them."""
     ids = [commit(store, context=NIGHTLY, day=day).reference.job_id for day in (1, 2)]
@@ -492,6 +505,14 @@ def test_a_run_names_the_jobs_that_it_cannot_show(client: TestClient, runs: Know
     assert f"Job gone on {FLIGHTS}: NoSuchJob" in page
     assert "Job away on s3://elsewhere/x/: " in page
     assert "is neither in [s3commit] destinations nor in a registry" in page
+
+
+def test_a_run_with_many_jobs_says_how_many_are_left_out(client: TestClient, runs: KnownRuns) -> None:
+    """The tab shows a few, and the others can be searched for."""
+    for number in range(10):
+        runs.tell(**NIGHTLY, reference=reference_of(f"job-{number}"))
+    run = f"/s3commit/run?dag_id=nightly_flights&run_id={NIGHTLY['run_id'].replace('+', '%2B')}"
+    assert "2 more jobs of this run" in signed_in(client, "viewer").get(run).text
 
 
 def test_only_references_to_jobs_are_taken_from_xcoms() -> None:
