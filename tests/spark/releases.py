@@ -29,7 +29,7 @@ BOUNDED = (
     "timestamp_seconds(id) AS at", "cast(timestamp_seconds(id) AS timestamp_ntz) AS clock",
     "date_add(date'2013-01-01', cast(id AS int)) AS day", "lpad(id, 2, '0') AS name",
     "if(id = 33, double('NaN'), id) AS odd", "if(id < 30, null, id) AS late", "id % 2 = 0 AS even",
-    "named_struct('id', id) AS one", "date_add(date'1500-01-01', cast(id AS int)) AS old",
+    "named_struct('id', id) AS one", "date_add(date'1500-01-01', cast(id AS int)) AS old", "id AS file_size",
 )  # fmt: skip
 FILTERS = {
     "id = 7": 1, "7 = id": 1, "id < 10": 1, "id <= 10": 2, "10 >= id": 2, "id > 49": 1, "49 <= id": 2,
@@ -40,6 +40,7 @@ FILTERS = {
     "clock >= timestamp_ntz'1970-01-01 00:00:50'": 1, "day = date'2013-02-01'": 1, "odd > 40": 3,
     "late IS NULL": 6, "late IS NOT NULL": 3, "late < 100": 3, "even": 6, "one.id = 3": 6, "id + 1 = 8": 6,
     "id = small": 6, "id < small": 6, "id > late": 3, "old < date'1500-01-03'": 6,
+    "file_size > 100": 0, "_metadata.file_size > 100": 6,
 }  # fmt: skip
 
 
@@ -47,13 +48,17 @@ def misread(spark: SparkSession, uri: str) -> list[str]:
     """Return the filters with which other rows or another number of files are read than expected."""
     rows = spark.range(60, numPartitions=6).selectExpr(*BOUNDED)
     write_pending(rows, destination=uri, cluster=False)
+    # Files have a size to Spark; here each has one of more bytes than any row's column of that name.
+    expected = rows.selectExpr("*", "named_struct('file_size', 1000) AS _metadata")
     # A task for each file.
     spark.conf.set("spark.sql.files.openCostInBytes", "1g")
     found = read_table(spark, uri)
     wrong = []
     for text, files in FILTERS.items():
         left = found.where(text)
-        same = sorted(map(repr, left.collect())) == sorted(map(repr, rows.where(text).collect()))
+        same = sorted(map(repr, left.collect())) == sorted(
+            map(repr, expected.where(text).drop("_metadata").collect())
+        )
         if not same or left.rdd.getNumPartitions() != files:
             wrong.append(
                 f"{text}: {left.rdd.getNumPartitions()} files, {'the same' if same else 'other'} rows"

@@ -174,8 +174,10 @@ public final class FileBounds implements InvocationHandler {
     return !Boolean.FALSE.equals(comparison.eval(null));
   }
 
+  /** Returns what is known of a column; nothing of one of Spark's own, such as {@code _metadata.file_size}. */
   private static JsonNode column(JsonNode file, Expression column) {
-    return file.path(((Attribute) column).name());
+    Attribute named = (Attribute) column;
+    return named.metadata().contains("__metadata_col") ? JSON.missingNode() : file.path(named.name());
   }
 
   /** Returns a literal itself, a bound of a column, or null if it has none. */
