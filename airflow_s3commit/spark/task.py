@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyspark
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
+from pyspark.sql.types import ArrayType, AtomicType, DataType, MapType, NullType, StructField, StructType
 
 from airflow_s3commit.spark.options import OTHER_WRITER, PART_BYTES, WriteOptions
 from airflow_s3commit.spark.session import DEFAULT_STAGE
-from airflow_s3commit.tables.columns import ROW_METADATA, UnsupportedColumn, resolve_columns
+from airflow_s3commit.tables.columns import ROW_METADATA, UnsupportedColumn, resolve_columns, unfit
 from airflow_s3commit.tables.write import TablePlan, file_stem, write_batches
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ def _local_dir(partition: int) -> str | None:
 #: Spark's names of types whose values change on the way through Arrow or pyarrow, or are lost.
 _REFUSED = re.compile(r"geometry|geography|time\(|variant|interval (year|month)")
 
+#: Spark's names of types of single values that its own partition columns cannot have.
+_NOT_IN_PATHS = re.compile("variant|string collate")
+
 #: The entry of a column's metadata with its id, which Spark's own writer puts into the file's schema.
 _FIELD_ID = "parquet.field.id"
 
@@ -110,13 +113,21 @@ def plan_table(schema: StructType, options: WriteOptions) -> TablePlan:
     # As Spark's own writer adds them. Without a legacy calendar key, Spark reads dates and times of a file
     # with its version in the proleptic Gregorian calendar, which is Arrow's calendar too.
     footer = {"org.apache.spark.version": pyspark.__version__, ROW_METADATA: in_files.json()}
-    return TablePlan(arrow, partition_by, options.table, footer)
+    return TablePlan(arrow, partition_by, options.table, footer, partition_types(schema, partition_by))
 
 
 def partition_types(schema: StructType, names: Sequence[str]) -> tuple[pa.DataType, ...]:
-    """Return the types of partition columns; text for a type that Arrow lacks."""
-    found = [_arrow_type(schema[name].dataType) for name in names]
-    return tuple(pa.string() if kind is None else kind for kind in found)
+    """Return the types of partition columns; text for a type that Arrow lacks.
+
+    Raises `UnsupportedPartition` for one that Spark's own writer refuses: equal values may differ as text.
+    """
+    found = []
+    for name in names:
+        kind = schema[name].dataType
+        if not isinstance(kind, AtomicType) or _NOT_IN_PATHS.match(kind.simpleString()):
+            raise unfit(name, kind.simpleString())
+        found.append(_arrow_type(kind) or pa.string())
+    return tuple(found)
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

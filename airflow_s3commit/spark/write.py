@@ -146,7 +146,8 @@ def write_pending(
             something for files that s3commit cannot do; or an overwrite without a job would replace other
             data than intended: it has no rows, the table has other partition columns, or the session sets
             Spark's ``partitionOverwriteMode=static``.
-        UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
+        UnsupportedPartition: A partition column is missing or of a type that Spark too refuses, or a value
+            cannot be part of a path.
         UnsupportedColumn: Arrow or Parquet cannot hold a column's type.
         InvalidDestination: There is no destination, or it differs from the job's.
         JobMismatch: The mode or the object options contradict the job.

@@ -390,7 +390,13 @@ class PartitionSplitter:
     def _directory(self, rows: pa.Table) -> str:
         parts = []
         for column, name, render in zip(self._columns, self._names, self._renderers, strict=True):
-            value = _first_value(rows, column)
+            try:
+                value = rows.column(column)[0].as_py()
+            except (ValueError, OverflowError) as error:
+                raise UnsupportedPartition(
+                    f"partition column {column!r} has a value that Python cannot represent ({error});"
+                    f" {_remedy(column)}"
+                ) from error
             text = "" if value is None else render(value)
             if "\x00" in text:
                 raise UnsupportedPartition(
@@ -399,15 +405,6 @@ class PartitionSplitter:
                 )
             parts.append(f"{name}={escape(text) or NULL_DIRECTORY}")
         return "/".join(parts)
-
-
-def _first_value(rows: pa.Table, name: str) -> Any:
-    try:
-        return rows.column(name)[0].as_py()
-    except (ValueError, OverflowError) as error:
-        raise UnsupportedPartition(
-            f"partition column {name!r} has a value that Python cannot represent ({error}); {_remedy(name)}"
-        ) from error
 
 
 def _remedy(name: str) -> str:
@@ -435,13 +432,14 @@ def _renderer(name: str, kind: pa.DataType) -> Callable[[Any], str]:
     for is_kind, render in _RENDERERS:
         if is_kind(kind):
             return render
-    raise UnsupportedPartition(
+    raise unfit(name, kind)
+
+
+def unfit(name: str, kind: object) -> UnsupportedPartition:
+    """Return the refusal of a partition column by its type."""
+    return UnsupportedPartition(
         f"column {name!r} has the type {kind}, which a partition column cannot have; {_remedy(name)}"
     )
-
-
-def _is_plain_decimal(kind: pa.DataType) -> bool:
-    return bool(pt.is_decimal(kind) and 0 <= kind.scale <= _MOST_SCALE)
 
 
 def _moment(value: dt.datetime) -> str:
@@ -456,6 +454,6 @@ _RENDERERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ..
     (pt.is_integer, str),
     (pt.is_boolean, lambda value: "true" if value else "false"),
     (pt.is_date32, dt.date.isoformat),
-    (_is_plain_decimal, str),
+    (lambda kind: pt.is_decimal(kind) and 0 <= kind.scale <= _MOST_SCALE, str),
     (pt.is_timestamp, _moment),
 )

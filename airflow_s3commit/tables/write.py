@@ -196,7 +196,10 @@ def write_batches(
     splitter = PartitionSplitter(schema, plan.partition_by, names)
     rows = size = 0
     waiting: list[pa.RecordBatch] = []
-    columns = _columns(plan, schema, names, splitter.file_schema)
+    types = plan.partition_types or [schema.field(column).type for column in plan.partition_by]
+    stored = footer_schema(splitter.file_schema, options, plan.footer)
+    partitions = pa.schema(list(zip(names, types, strict=True)))
+    columns = to_text(options.format, stored, partitions) if stored is not None else None
     opener.check_schema(columns)
     numbers = {} if numbers is None else numbers
     with OpenFiles(opener, splitter.file_schema, options, stem, plan.footer, numbers) as files:
@@ -238,14 +241,6 @@ def _write_largest(
     rest = pa.concat_tables([schema.empty_table(), *(pieces[number][1] for number in sorted(small))])
     copied: list[pa.RecordBatch] = rest.combine_chunks().to_batches()
     return copied, sum(batch.nbytes for batch in copied)
-
-
-def _columns(plan: TablePlan, schema: pa.Schema, names: Sequence[str], file_schema: pa.Schema) -> str | None:
-    """Return the columns of a write as a record keeps them."""
-    types = plan.partition_types or [schema.field(column).type for column in plan.partition_by]
-    partitions = pa.schema(list(zip(names, types, strict=True)))
-    stored = footer_schema(file_schema, plan.options, plan.footer)
-    return to_text(plan.options.format, stored, partitions) if stored is not None else None
 
 
 def _plain(name: str) -> str:
@@ -332,13 +327,13 @@ class OpenFiles:
 
     def write(self, directory: str, rows: pa.Table) -> None:
         """Write rows to the directory's file in row groups, and to further files if one is full."""
-        limit = self.options.max_records_per_file
+        limit, target = self.options.max_records_per_file, self.options.target_file_bytes
         group = max(rows.num_rows * self.options.group_bytes // max(rows.nbytes, 1), 1)
         while rows.num_rows:
             entry = self._entry(directory)
             head = rows.slice(0, min(group, limit - entry.encoder.rows) if limit else group)
             entry.encoder.write(head)
-            if self._is_full(entry.encoder):
+            if (limit and entry.encoder.rows >= limit) or (target and entry.encoder.bytes >= target):
                 self._close(directory)
             rows = rows.slice(head.num_rows)
         self._make_room()
@@ -357,10 +352,6 @@ class OpenFiles:
         """Close every file."""
         while self._open:
             self._close(next(iter(self._open)))
-
-    def _is_full(self, encoder: Encoder) -> bool:
-        limit, target = self.options.max_records_per_file, self.options.target_file_bytes
-        return bool(limit and encoder.rows >= limit) or bool(target and encoder.bytes >= target)
 
     def _entry(self, directory: str) -> _Open:
         entry = self._open.get(directory)

@@ -42,6 +42,7 @@ COLUMNS = (
     ("a", ArrayType(LongType())),
     ("raw", BinaryType()),
     ("months", YearMonthIntervalType()),
+    ("folded", StringType("UTF8_LCASE")),
 )
 
 
@@ -136,6 +137,7 @@ def test_a_wrong_conf_is_named_with_a_remedy(conf: dict[str, str], says: str) ->
             r"'a' has the type list.*partition column cannot have; cast it",
         ),
         ({"partitionBy": "raw"}, "raw", r"'raw' has the type binary, .*; cast it to string first"),
+        ({"partitionBy": "folded"}, "folded", r"'folded' has the type string collate.*; cast it to string"),
         ({}, "months", r"'months' has or holds the type interval year.*use Spark's own writer"),
     ],
 )

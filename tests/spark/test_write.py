@@ -10,6 +10,7 @@ from airflow_s3commit import Job
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, JobMismatch
 from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
 from airflow_s3commit.spark import PendingWrite, write_pending
+from airflow_s3commit.tables import UnsupportedPartition
 from tests.spark.conftest import wait_until_idle
 from tests.spark.faults import fault
 
@@ -69,6 +70,29 @@ def test_partition_columns_of_any_type_are_named_as_spark_names_them(
     native = {str(path.parent.relative_to(tmp_path / "native")) for path in tmp_path.rglob("*.parquet")}
     pend(frame, lake, partition_by=columns)
     assert {path.rpartition("/")[0] for path in lake.visible()} == native
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "array('a')",
+        "map('a', 1)",
+        "named_struct('a', 'x, y', 'b', 'z')",
+        "null",
+        "parse_json('{}')",
+        "'A' COLLATE UTF8_LCASE",
+    ],
+)
+def test_partition_columns_that_spark_refuses_are_refused(
+    value: str, spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    """Of such a value its directory would not tell which one it was, or one value had several."""
+    frame = spark.range(2).selectExpr("id", f"{value} AS odd")
+    with pytest.raises(Exception, match="INVALID_PARTITION_COLUMN_DATA_TYPE"):
+        frame.write.partitionBy("odd").parquet(str(tmp_path / "native"))
+    with pytest.raises(UnsupportedPartition, match=r"'odd' has the type .*; cast it to string first"):
+        pend(frame, lake, partition_by=["odd"])
+    assert lake.everything() == lake.pending() == []
 
 
 def test_save_modes_match_spark_s(spark: SparkSession, lake: Lake) -> None:
