@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -70,6 +69,7 @@ class S3CommitHook(BaseHook):
         self.on_retry = on_retry
         self._was_noticed = False
         self._lock = RLock()
+        self._reader: S3Hook | None = None
         self._aws: S3Hook | None = None
         self._store: ObjectStore | None = None
 
@@ -149,12 +149,24 @@ class S3CommitHook(BaseHook):
         finally:
             _set_environment(before)
 
-    @cached_property
+    @property
     def _plain(self) -> S3Hook:
-        """The provider's hook for reading the connection; it makes no client."""
+        """The provider's hook for reading the connection, which it has read; it makes no client."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - keeps DAG parsing light
 
-        return S3Hook(aws_conn_id=self.aws_conn_id)
+        with self._lock:
+            if self._reader is None:
+                reader = S3Hook(aws_conn_id=self.aws_conn_id)
+                try:
+                    reader.conn_config.get_service_endpoint_url("s3")
+                    _path_style(reader)
+                except (AttributeError, TypeError) as error:
+                    raise StoreUnsuitable(
+                        f"the extra of the connection {self.aws_conn_id!r} cannot be used ({error}): its"
+                        " config_kwargs, and s3 in it, and service_config are JSON objects, and not text"
+                    ) from error
+                self._reader = reader
+            return self._reader
 
     def _noticed(self, error: OutcomeUnknown | Unavailable) -> None:
         """Log the first failure that is retried: the retries take a minute, and say nothing of themselves."""

@@ -48,6 +48,22 @@ def test_the_connection_makes_the_store(connect) -> None:
     assert client.meta.config.s3["addressing_style"] == "path"
 
 
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"config_kwargs": '{"s3": {"addressing_style": "path"}}'},
+        {"config_kwargs": {"s3": "path"}},
+        {"config_kwargs": {"adressing": "path"}},
+        {"service_config": "s3"},
+    ],
+)
+def test_an_extra_of_another_form_is_named(connect, extra) -> None:
+    """An object that became text, as in a connection's URI, is refused by the connection's name."""
+    for use in ("address", "store"):
+        with pytest.raises(StoreUnsuitable, match="extra of the connection 'lake' cannot be used"):
+            getattr(connect(**extra), use)
+
+
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
 @pytest.mark.parametrize(
     ("endpoint", "signed"), [("http://minio:9000", True), ("https://s3.example.test", False)]
