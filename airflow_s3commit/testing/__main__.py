@@ -33,20 +33,22 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with S3Server(arguments.data, (arguments.bucket,)) as server:
             write_private(arguments.environment, _exports(server.environment))
-            print(
-                f"s3://{arguments.bucket}/ at {server.endpoint_url}; `source {arguments.environment}` in a"
-                " shell to use it. Ctrl-C stops it; the objects stay.",
-                flush=True,
-            )
-            while True:
-                signal.pause()
+            try:
+                print(
+                    f"s3://{arguments.bucket}/ at {server.endpoint_url}; `source {arguments.environment}` in"
+                    " a shell to use it. Ctrl-C stops it; the objects stay.",
+                    flush=True,
+                )
+                while True:
+                    signal.pause()
+            finally:
+                # Not that of another server, beside which this one did not start.
+                arguments.environment.unlink(missing_ok=True)
     except KeyboardInterrupt:
         return 0
     except ProgramFailed as error:
         print(error, file=sys.stderr)
         return 1
-    finally:
-        arguments.environment.unlink(missing_ok=True)
 
 
 def _exports(variables: dict[str, str]) -> str:
