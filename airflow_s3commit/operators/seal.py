@@ -151,7 +151,7 @@ class S3CommitAuditOperator(SealingOperator):
     :param response_timeout: Time that ``ask`` waits for an answer before the audit fails; None for no limit.
         Keep it shorter than the age at which a sweep treats a job as dead.
     :param assigned_users: Who may answer, as in Airflow's ``HITLOperator``; by default all who may edit runs.
-    :param notifiers: Notifiers to call when ``ask`` begins to wait.
+    :param notifiers: Notifiers to call when ``ask`` begins to wait; one that fails is only logged.
     """
 
     template_fields = (*SealingOperator.template_fields, "rules", "on_fail")
@@ -223,8 +223,6 @@ class S3CommitAuditOperator(SealingOperator):
         failed = f"{len(report.failures)} of {len(report.checks)} checks of job {report.job_id} failed"
         subject, ti_id = f"{failed}: commit it anyway?", context["ti"].id
         destination = self.opened_job().reference.destination
-        for notifier in self.notifiers:
-            notifier(context)
         self.log.info("Waiting for an answer: %s", subject)
         upsert_hitl_detail(
             ti_id=ti_id,
@@ -235,6 +233,12 @@ class S3CommitAuditOperator(SealingOperator):
             params={},
             assigned_users=list(self.assigned_users) if self.assigned_users else None,
         )
+        for notifier in self.notifiers:
+            try:
+                notifier(context)
+            except Exception:
+                # A message that cannot be sent is no reason to give the output up.
+                self.log.exception("A notifier failed; the question waits for an answer all the same")
         resumed = {"report": report.to_dict(), "subject": subject}
         wait_for_answer(ti_id, _ANSWERS, "execute_complete", resumed, self.response_timeout)
 

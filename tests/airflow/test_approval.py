@@ -84,6 +84,18 @@ def test_the_question_has_the_facts(store, context, written, questions) -> None:
     assert (visible(store), len(pending(store))) == ([], 1)
 
 
+def test_a_notifier_that_fails_gives_no_output_up(context, written, questions) -> None:
+    """The question is there when notifiers are called; all are, and the task waits whatever they do."""
+    known: list[int] = []
+
+    def broken(_: Any) -> None:
+        known.append(len(questions))
+        raise ConnectionError("no route to the chat")
+
+    asked(gate(written, 2, notifiers=[broken, broken]), context)
+    assert known == [1, 1]
+
+
 def test_approval_lets_it_pass(context, written, questions) -> None:
     """The report says who approved, and when."""
     task = gate(written, 2)
