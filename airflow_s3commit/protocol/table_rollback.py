@@ -16,13 +16,7 @@ from msgspec.structs import replace
 from airflow_s3commit._causes import noting
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit._format import Column, number, shortened
-from airflow_s3commit.exceptions import (
-    DestinationChanged,
-    DidNotHappen,
-    NoSuchKey,
-    NotReversible,
-    Refused,
-)
+from airflow_s3commit.exceptions import DestinationChanged, DidNotHappen, NoSuchKey, NotReversible, Refused
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, new_uuid
 from airflow_s3commit.protocol.metadata.removal import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.codec import Plain

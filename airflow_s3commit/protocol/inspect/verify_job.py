@@ -17,11 +17,7 @@ from airflow_s3commit.protocol.hadoop.jobs import fates
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, recorded
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import UPLOAD_METADATA
-from airflow_s3commit.protocol.metadata.sealed_job import (
-    each_pendingset,
-    find_seal,
-    sealed_tasks,
-)
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, find_seal, sealed_tasks
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import State
@@ -238,10 +234,7 @@ class VerifyReport(FileDifferences, kw_only=True):
     destination: str
     generation: int
 
-    @property
-    def sound(self) -> bool:
-        """The same as `complete`."""
-        return self.complete
+    sound = FileDifferences.complete
 
 
 class PendingFinding(Struct, frozen=True, kw_only=True):

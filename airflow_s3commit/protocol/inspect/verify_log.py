@@ -44,12 +44,7 @@ from airflow_s3commit.protocol.steps.fold import (
     read_table,
 )
 from airflow_s3commit.protocol.steps.log import Read, find_head, read_entry
-from airflow_s3commit.protocol.steps.publish import (
-    START_BYTES,
-    is_of,
-    last_checkpoint,
-    missing_versions,
-)
+from airflow_s3commit.protocol.steps.publish import START_BYTES, is_of, last_checkpoint, missing_versions
 from airflow_s3commit.protocol.steps.sweep import Found, find_jobs
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import outcomes

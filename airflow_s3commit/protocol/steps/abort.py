@@ -12,12 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from airflow_s3commit._causes import noting
-from airflow_s3commit.exceptions import (
-    AlreadyCommitted,
-    ForeignRecord,
-    InvalidRecord,
-    OutcomeUnknown,
-)
+from airflow_s3commit.exceptions import AlreadyCommitted, ForeignRecord, InvalidRecord, OutcomeUnknown
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming, recorded
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.removal import (

@@ -33,12 +33,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, recorded
 from airflow_s3commit.protocol.metadata.pending_uploads import Progress, complete_counted
-from airflow_s3commit.protocol.metadata.sealed_job import (
-    bare_keys,
-    load_seal,
-    sealed_tasks,
-    sealed_uploads,
-)
+from airflow_s3commit.protocol.metadata.sealed_job import bare_keys, load_seal, sealed_tasks, sealed_uploads
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.delta import SAME_ROWS
 from airflow_s3commit.protocol.model.destination import is_data
@@ -54,12 +49,7 @@ from airflow_s3commit.protocol.steps.files import FileList, files_in, write_list
 from airflow_s3commit.protocol.steps.finish import Known, finish, refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_at_head
 from airflow_s3commit.protocol.steps.log import Log, find_end, find_head, read_entry
-from airflow_s3commit.protocol.steps.setup import (
-    load_job,
-    never_set_up,
-    refuse_ended,
-    refusing_ended,
-)
+from airflow_s3commit.protocol.steps.setup import load_job, never_set_up, refuse_ended, refusing_ended
 from airflow_s3commit.store.forwarding import CountingStore
 
 logger = logging.getLogger(__name__)
