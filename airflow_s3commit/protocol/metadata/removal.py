@@ -228,18 +228,14 @@ def forget_destination(store: ObjectStore, bucket: str, key: str, etag: str) -> 
 
 
 def delete_records(context: JobContext, keys: Iterable[str]) -> None:
-    """Delete objects of the job's staging, a thousand per request; `InvalidRecord` for a key elsewhere."""
-    for batch in in_batches(keys, _BATCH):
-        for key in batch:
+    """Delete objects of the job's staging, as `delete_objects`; `InvalidRecord` for a key elsewhere."""
+
+    def checked() -> Iterator[ObjectToDelete]:
+        for key in keys:
             _require(context, Thing("record", context.staging_bucket, key, "staging"))
-        failures = context.store.delete_many(context.staging_bucket, [ObjectToDelete(key) for key in batch])
-        if failures:
-            first = failures[0]
-            raise StoreRejected(
-                f"{context.name}: could not delete {context.staging_uri(first.key)}:"
-                f" {first.code} {first.message}",
-                code=first.code,
-            )
+            yield ObjectToDelete(key)
+
+    _delete_all(context, context.staging_bucket, checked())
 
 
 def delete_ours(
@@ -295,18 +291,22 @@ def delete_objects(
     for. If it stays too busy, `Unavailable`, or `OutcomeUnknown` where some of them may be gone.
     `StoreRejected` if it refuses an object for another reason than that it changed.
     """
-    deleted = 0
     own = (
         target
         for target in doomed
         if _may_destroy(context, Thing("object", context.bucket, target.key, proof))
     )
-    for batch in in_batches(own, _BATCH * _BULK_DELETES_AT_ONCE):
+    return _delete_all(context, context.bucket, own)
+
+
+def _delete_all(context: JobContext, bucket: str, doomed: Iterable[ObjectToDelete]) -> int:
+    deleted = 0
+    for batch in in_batches(doomed, _BATCH * _BULK_DELETES_AT_ONCE):
         if any(target.etag is not None for target in batch):
             look_at_bulk_deletes(context)
         left = batch
         for pause in (*_BUSY_PAUSES, None):
-            failed = _delete_batch(context, left)
+            failed = _delete_batch(context, bucket, left)
             deleted += len(left) - len(failed)
             busy = {failure.key: failure.code for failure in failed if failure.code in _BUSY}
             left = [target for target in left if target.key in busy]
@@ -322,11 +322,9 @@ def delete_objects(
     return deleted
 
 
-def _delete_batch(context: JobContext, doomed: list[ObjectToDelete]) -> list[DeleteFailure]:
+def _delete_batch(context: JobContext, bucket: str, doomed: list[ObjectToDelete]) -> list[DeleteFailure]:
     """Delete up to a few thousand objects; return the failures, of changed objects or temporary."""
-    calls = (
-        (number, DeleteMany(context.bucket, batch)) for number, batch in enumerate(in_batches(doomed, _BATCH))
-    )
+    calls = ((number, DeleteMany(bucket, batch)) for number, batch in enumerate(in_batches(doomed, _BATCH)))
     failures: list[DeleteFailure] = []
     for _, outcome in outcomes(context.store, calls):
         assert isinstance(outcome, list)
@@ -335,7 +333,7 @@ def _delete_batch(context: JobContext, doomed: list[ObjectToDelete]) -> list[Del
         if failure.code == "PreconditionFailed":
             logger.warning("%s: left %s, which was changed by someone else", context.name, failure.key)
         elif failure.code not in _BUSY:
-            where = join_uri(context.bucket, failure.key)
+            where = join_uri(bucket, failure.key)
             raise StoreRejected(
                 f"{context.name}: could not delete {where}: {failure.code} {failure.message}; run the"
                 f" step again",

@@ -32,10 +32,12 @@ from airflow_s3commit.protocol.metadata.removal import (
 )
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
+from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
+from tests.fakes import ManualClock
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, named, once
 
 
@@ -482,6 +484,18 @@ def test_objects_that_a_busy_store_left_are_deleted_again() -> None:
     assert delete_objects(context, iter(doomed), "plan") == 8
     assert store.sizes == [8, 4, 2]
     assert list(store.list_objects(BUCKET, "")) == []
+
+
+def test_a_commit_on_a_busy_store_leaves_no_record() -> None:
+    """What is staged is deleted as patiently as what is replaced, by the one process that commits."""
+    store, clock = Busy(1), ManualClock()
+    with (
+        write_job(f"s3://{BUCKET}/{ROOT}", store=store, clock=clock) as writer,
+        writer.open("a") as file,
+    ):
+        file.write(b"1")
+    assert (store.sizes, len(clock.slept)) == ([3, 1], 1)
+    assert [info.key for info in store.list_objects(BUCKET, f"{ROOT}__magic")] == []
 
 
 @pytest.mark.parametrize(
