@@ -17,13 +17,13 @@ from msgspec import Struct
 from airflow_s3commit._format import Column, age, several, size, some
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.hadoop.jobs import HadoopJob, Verdict, classify, find_hadoop_job
-from airflow_s3commit.protocol.inspect.jobs import claims_of_hadoop, directories_above
+from airflow_s3commit.protocol.inspect.jobs import claims_of_hadoop
 from airflow_s3commit.protocol.metadata.context import JobContext, has_object, new_uuid
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.store_check import has_true_upload_times, probe_time, read_time
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.destination import Destination, directories_above, join_uri
 from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import TIME, Layout, job_key, receipt_key
 from airflow_s3commit.protocol.steps.fold import read_table

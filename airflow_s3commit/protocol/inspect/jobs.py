@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from itertools import accumulate, islice, repeat
+from itertools import islice, repeat
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal, load_stage_seal, stage_attempts
 from airflow_s3commit.protocol.metadata.store_check import read_time
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.destination import Destination, directories_above, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, State
 from airflow_s3commit.protocol.model.layout import (
     MAGIC_PREFIX,
@@ -394,14 +394,6 @@ def claims_of_hadoop(
                 continue
             claims |= {upload.uploadId: Layout.of(root, owners[info.key]) for upload in uploads}
     return claims
-
-
-def directories_above(bucket: str, keys: Collection[str]) -> list[Destination]:
-    """Return every directory above some keys; none without keys."""
-    above = {
-        prefix for key in keys for prefix in accumulate(["", *(f"{one}/" for one in key.split("/")[:-1])])
-    }
-    return [Destination(bucket, prefix) for prefix in sorted(above)]
 
 
 def _files_of_hadoop(store: ObjectStore, root: Destination) -> list[tuple[str, ObjectInfo]]:

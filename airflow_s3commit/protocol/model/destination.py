@@ -7,9 +7,10 @@ A destination is the directory of a dataset. Its trailing slash keeps ``out/data
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -187,6 +188,14 @@ class Destination:
                 " partition values or the file's name, or use a destination with a shorter path"
             )
         return relative
+
+
+def directories_above(bucket: str, keys: Collection[str]) -> list[Destination]:
+    """Return every directory above some keys; none without keys."""
+    above = {
+        prefix for key in keys for prefix in accumulate(["", *(f"{one}/" for one in key.split("/")[:-1])])
+    }
+    return [Destination(bucket, prefix) for prefix in sorted(above)]
 
 
 def is_pattern(uri: str) -> bool:

@@ -6,21 +6,23 @@ only the newest entry of a log may lack them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
-from airflow_s3commit.exceptions import DestinationNotEmpty, Unavailable
-from airflow_s3commit.protocol.metadata.context import JobContext, create_record
+from airflow_s3commit.exceptions import AccessDenied, DestinationNotEmpty, InvalidDestination, Unavailable
+from airflow_s3commit.protocol.metadata.context import JobContext, create_record, has_object
 from airflow_s3commit.protocol.model.codec import PROSE
-from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.destination import Destination, directories_above, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position, Removal
-from airflow_s3commit.protocol.model.layout import entry_key, partition_of
+from airflow_s3commit.protocol.model.layout import entry_key, owner_of, partition_of
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Commit, Entry, Table, UnownedObject
 from airflow_s3commit.protocol.steps.files import unowned_objects
+from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, Read, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish_if_missing, publishable
 
@@ -72,9 +74,28 @@ def decide(
         if pieces or unowned:
             raise not_empty(context, min(pieces) if pieces else unowned[0].key)
         return NOTHING
+    named = [one.key for one in unowned if owner_of(one.key) is not None]
+    refuse_tables(context, directories_above(context.bucket, named), named)
     others = Counts(files=len(unowned), bytes=sum(one.size for one in unowned), rows=None)
     replaced = replace(table.counts_of(pieces).plus(others).without_columns(), rows=None)
     return Taken(takes, pieces, unowned, replaced)
+
+
+def refuse_tables(context: JobContext, places: Iterable[Destination], keys: Collection[str]) -> None:
+    """Raise `InvalidDestination` if a table of another one of some places has the partition of a key."""
+    store, home = context.store, context.layout.destination
+    for place in places:
+        # A role that is limited to the destination may not read what lies above.
+        with suppress(AccessDenied):
+            if place == home or not has_object(store, place.bucket, entry_key(place, 1)):
+                continue
+            names = read_table(store, place).partitions()
+            for key in keys:
+                if partition_of(place.relative(key) or "") in names:
+                    raise InvalidDestination(
+                        f"{context.name}: {join_uri(place.bucket, key)} is of the table {place.uri}, which"
+                        " would lose it: write to that table, or to another directory"
+                    )
 
 
 def not_empty(context: JobContext, where: str) -> DestinationNotEmpty:

@@ -44,12 +44,12 @@ from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.metadata.store_check import look_at_conditions, look_at_uploads
 from airflow_s3commit.protocol.model.codec import encode
-from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.destination import directories_above, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, JobState
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, job_key, owner_of
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord, StageSealRecord
 from airflow_s3commit.protocol.model.table import Commit, Entry
-from airflow_s3commit.protocol.steps.append import append, decide, entry_after, not_empty
+from airflow_s3commit.protocol.steps.append import append, decide, entry_after, not_empty, refuse_tables
 from airflow_s3commit.protocol.steps.files import FileList, data_objects, list_older_data, write_list
 from airflow_s3commit.protocol.steps.finish import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
@@ -155,7 +155,8 @@ def begin_log(
     That entry lists the data that is there, or nothing. It is made before any upload is completed there:
     otherwise a job's file could enter the table twice, or stay in it after an abort. Repeatable. ``own`` has
     keys of objects of a job that is adopted: its commit lists them. Raises `InvalidDestination` if there is
-    no log, and the destination is an object, or another dataset lies below. For ``look`` see `set_up`.
+    no log, and the destination is an object, or of another table, or one lies below. For ``look`` see
+    `set_up`.
     """
     steps: list[Callable[[], FileList | None]] = [partial(_older_data, context, log, own)]
     if look is not None:
@@ -163,8 +164,10 @@ def begin_log(
     *_, files = in_threads(lambda step: step(), steps, 0 if look is None else context.threads)
     if files is None:
         return False
+    counts, within, home = files.counts(), files.short(), context.layout.destination
+    above = directories_above(home.bucket, [home.prefix.rstrip("/")] if counts else [])
+    refuse_tables(context, above, [home.key(name and f"{name}/") for name in counts])
     write_list(context, files, OLDER_DATA)
-    counts, within = files.counts(), files.short()
     commit = Commit(
         mode=OLDER_DATA,
         partitions=counts,

@@ -463,6 +463,41 @@ def test_another_dataset_below_is_refused() -> None:
     assert lake.everything() == before
 
 
+def test_a_directory_of_a_table_is_no_destination() -> None:
+    """A job there would take the table's files for its own; the message names it, and nothing is written."""
+    lake, inside = Lake(), Lake(prefix=f"{ROOT}dt=1/")
+    inside.store = lake.store
+    lake.sealed({"dt=1/a": b"1"}).commit()
+    before = lake.everything()
+    for act in (inside.set_up, inside.job(THEIRS).abort):
+        with pytest.raises(InvalidDestination, match="dt=1/ is of the table s3://lake/flights/"):
+            act()
+    assert lake.everything() == before
+    beside = Lake(prefix=f"{ROOT}dt=2/")
+    beside.store = lake.store
+    beside.put({"old": b"old"})
+    beside.sealed({"a": b"2"}, job_id=THEIRS, conflict_mode="replace").commit()
+    assert beside.data() == {named("a", THEIRS): b"2"}
+
+
+@pytest.mark.parametrize("is_above", [False, True])
+def test_a_replace_takes_no_file_of_a_table_above_or_below(*, is_above: bool) -> None:
+    """Two destinations that came to share a directory keep their files: the job that would take some ends."""
+    lakes = [Lake(), Lake(prefix=f"{ROOT}dt=1/")]
+    lakes[0].store = lakes[1].store
+    lakes[0].sealed({"dt=2/a": b"1"}).commit()
+    lakes[1].sealed({"a": b"2"}, job_id=THEIRS).commit()
+    ours, theirs = lakes if is_above else reversed(lakes)
+    if not is_above:
+        theirs.sealed({"dt=1/b": b"3"}, job_id=an_id("append"), conflict_mode="append").commit()
+    before = ours.data(), theirs.data()
+    job = ours.sealed({"dt=1/c" if is_above else "c": b"4"}, job_id=an_id("replace"), conflict_mode="replace")
+    with pytest.raises(InvalidDestination, match=f"is of the table {theirs.destination}"):
+        job.commit()
+    assert (ours.data(), theirs.data()) == before
+    assert ours.pending() == theirs.pending() == []
+
+
 def test_a_copied_log_is_refused() -> None:
     """A dataset that was copied with its records begins anew once they are removed, and not before."""
     lake = Lake()
