@@ -72,9 +72,13 @@ def _seen_of(store: ObjectStore) -> _Seen:
 def look_at_uploads(context: JobContext, options: JobOptions) -> None:
     """Start, list and abort an upload as tasks will, so that what the store refuses shows before any work.
 
-    That is `AccessDenied`, or `StoreRejected` for a storage class, tags or headers that it does not have.
+    That is `AccessDenied`, `NoSuchBucket`, also for that of the staging, or `StoreRejected` for a storage
+    class, tags or headers that it does not have.
     Raises `StoreUnsuitable` if it does not list the upload, and ``track_pending`` is ``task``.
     """
+    if context.staging_bucket != context.bucket:
+        # Without its staging a job could neither be written nor ended.
+        next(context.store.list_objects(context.staging_bucket, context.layout.staging.prefix, page=1), None)
     bucket, headers = context.bucket, options.object_options.of_data
     seen = _seen_of(context.store).uploads
     if (bucket, headers) in seen:

@@ -301,7 +301,7 @@ class JobOptions(Checked, frozen=True, kw_only=True):
             except InvalidDestination as error:
                 raise InvalidOption(f"staging: {error}") from error
         try:
-            seconds = self.retain_seconds
+            seconds = seconds_of(self.retain)
         except ValueError as error:
             raise InvalidOption(f"retain: {error}") from error
         if seconds > _RETAIN_SECONDS:

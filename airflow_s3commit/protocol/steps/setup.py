@@ -43,7 +43,7 @@ from airflow_s3commit.protocol.metadata.context import (
 from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.metadata.store_check import look_at_conditions, look_at_uploads
-from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.codec import encode, sha256
 from airflow_s3commit.protocol.model.destination import directories_above, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, JobState
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, job_key, owner_of
@@ -88,10 +88,14 @@ def look_at_record(context: JobContext, stored: Stored[JobRecord]) -> None:
     Raises `StoreUnsuitable` then. If a request fails, `OutcomeUnknown`: the job is set up; do it again, or
     abort the job.
     """
+    body = encode(stored.record)
+    if sha256(body) != stored.sha256:
+        # Another release wrote and looked at it; references name its bytes.
+        return
     key = job_key(context.layout.destination, context.job_id)
     try:
         with after_write(context):
-            look_at_conditions(context, context.bucket, key, encode(stored.record), stored.etag)
+            look_at_conditions(context, context.bucket, key, body, stored.etag)
     except StoreUnsuitable as error:
         with noting(error, f"deleting {stored.uri}", "it is left until a sweep"):
             delete_record(context, context.bucket, key)

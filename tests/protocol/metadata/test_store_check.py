@@ -160,6 +160,19 @@ def test_another_look_at_any_moment_does_not_disturb_one() -> None:
         assert lake.pending() == []
 
 
+def test_a_record_that_another_release_wrote_stays_as_it_is() -> None:
+    """A look does not write it with this one's fields alone: references of the job name its bytes."""
+    lake = Lake()
+    lake.set_up()
+    body = lake.get(lake.open_key())[:-1] + b',"of_a_later_release":1}'
+    lake.store.put(BUCKET, lake.open_key(), body)
+    other = MemoryStore()
+    other._buckets = lake.store.inner._buckets  # type: ignore[attr-defined]
+    options = JobOptions(committer="magic", conflict_mode="replace")
+    Job.setup(other, f"s3://{BUCKET}/{ROOT}", options=options, job_id=OURS)
+    assert lake.get(lake.open_key()) == body
+
+
 def test_bulk_deletes_that_ignore_etags_are_found_out_in_time() -> None:
     """Before the first bulk delete with ETags a probe shows whether they count; a changed object stays."""
     lake = Lake()

@@ -210,11 +210,12 @@ def test_only_a_failing_directory_refuses_data_at_setup(committer: str, mode: st
         lake.set_up(committer=committer, conflict_mode=mode)
 
 
-def test_a_missing_bucket_is_reported() -> None:
-    """If the bucket of the data is missing, nothing begins."""
+@each("uri", ["s3://nowhere/x", "s3://lake/x"])
+def test_a_missing_bucket_is_reported(uri: str) -> None:
+    """If the bucket of the data or of the staging is missing, nothing begins, and no job is left."""
     lake = Lake()
     with pytest.raises(NoSuchBucket):
-        Job.setup(lake.store, "s3://nowhere/x", job_id=OURS)
+        Job.setup(lake.store, uri, job_id=OURS, options=JobOptions(staging="s3://nowhere/y"))
     assert lake.keys("") == []
 
 
@@ -514,7 +515,7 @@ def test_a_copied_log_is_refused() -> None:
     assert [entry["commit"]["counts"]["files"] for entry in copy.entries()] == [1, 1]
 
 
-@each("options", [{"retain": "7"}, {"retain": "1000000w"}, {"retain": 7}])
+@each("options", [{"retain": "7"}, {"retain": "1000000w"}, {"retain": f"{'9' * 400}d"}, {"retain": 7}])
 def test_retain_is_a_duration(options: dict[str, Any]) -> None:
     """Only durations are accepted, of a hundred years at most."""
     with pytest.raises(InvalidOption, match=r"is not a duration|a hundred years|is not text"):
