@@ -16,6 +16,7 @@ from airflow_s3commit.exceptions import (
     DestinationNotEmpty,
     DuplicateOutput,
     ForeignRecord,
+    InvalidPath,
     InvalidRecord,
     JobClosed,
     JobFailed,
@@ -65,6 +66,7 @@ _AFTER: tuple[tuple[type[S3CommitError] | UnionType, tuple[_Step, ...]], ...] = 
     (DuplicateOutput, (_CHOOSE, _SHOW)),
     (NoSuchJob, (("list the jobs in progress", "jobs"), ("list the commits", "log"))),
     (JobFailed, (_ANEW,)),
+    (InvalidPath, ()),
     (DestinationNotEmpty | JobClosed | InvalidRecord, (_SHOW,)),
 )
 

@@ -9,6 +9,7 @@ from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
+    InvalidPath,
     InvalidRecord,
     JobFailed,
     NoSuchBucket,
@@ -89,3 +90,8 @@ def test_an_error_about_a_table_suggests_no_change_of_a_job(kind: type[S3CommitE
     """A refused rollback leads to a command that only looks, and runs without a job's id."""
     steps = after_error(kind("refused"), CommandLines(FLIGHTS))
     assert [shlex.split(step.command or "") for step in steps] == [["s3commit", command, FLIGHTS.uri]]
+
+
+def test_a_path_that_cannot_be_has_no_next_step() -> None:
+    """Its message says what to change, and the state of the job says nothing about it."""
+    assert after_error(InvalidPath("path '../x' has an element '..'"), CommandLines(FLIGHTS, "j1")) == []

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import click
@@ -64,7 +64,6 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # older releases take 
 
 as_destination = Parsed("uri", Destination.parse)
 as_duration = Parsed("duration", seconds_of)
-as_job_id = Parsed("uuid", check_id)
 
 
 def flag(name: str, does: str, parameter: str | None = None) -> Callable[[Command], Command]:
@@ -88,6 +87,19 @@ def retain_option(files: str) -> Callable[[Command], Command]:
     """Add the option for how long files stay that are not of the table any more."""
     does = f"How long {files} stay in place: 7d, 36h. By default they are deleted at once."
     return click.option("--retain", default="0s", metavar="DURATION", help=does)
+
+
+def stage_options(function: Command) -> Command:
+    """Add the options that name a stage attempt, which variables of a program's environment may name too."""
+    for name, what, does in (
+        ("attempt", "stage attempt", "The attempt: letters and digits, such as the number of the try."),
+        ("stage", "stage", "The stage: a name for this program, the same in each attempt."),
+    ):
+        kind, variable = Parsed("name", partial(check_id, what=what)), f"S3COMMIT_{name.upper()}"
+        function = click.option(
+            f"--{name}", type=kind, envvar=variable, show_envvar=True, required=True, help=does
+        )(function)
+    return function
 
 
 class DescribedArgument(click.Argument):
@@ -290,7 +302,9 @@ def _session(ctx: click.Context, values: dict[str, Any]) -> Session:
     given, registry, root = (values.pop(name, None) for name in ("destination", "registry", "staging_root"))
     place = given if isinstance(given, Destination) else registry
     if place is None:
-        raise click.UsageError("give DEST, or the prefix of a registry with --registry")
+        raise click.UsageError(
+            "give DEST, or a pattern or nothing and the prefix of a registry with --registry"
+        )
     return Session(
         _connection(values),
         ctx.find_object(StoreProvider) or StoreProvider(open_store),
@@ -400,7 +414,7 @@ def store_command(
     )
     a_job = DescribedArgument(
         ["job_id"],
-        type=as_job_id,
+        type=Parsed("uuid", check_id),
         metavar="JOB" if job == "required" else "[JOB]",
         required=job == "required",
         description="The id of a job, as s3commit jobs and s3commit log list it.",

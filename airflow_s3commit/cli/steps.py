@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
@@ -23,10 +23,10 @@ from airflow_s3commit.cli.command import (
     apply_option,
     argument,
     as_duration,
-    as_job_id,
     flag,
     registry_option,
     retain_option,
+    stage_options,
     store_command,
 )
 from airflow_s3commit.cli.output import NOT_APPLIED, ExitCode, Rows, described, line
@@ -39,7 +39,7 @@ from airflow_s3commit.protocol.metadata.registry import failures_logged, registe
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
 from airflow_s3commit.protocol.model.destination import Destination, check_directories, hive_values, is_data
 from airflow_s3commit.protocol.model.job import AbortReport, Committer, ConflictMode
-from airflow_s3commit.protocol.model.layout import check_id, partition_of
+from airflow_s3commit.protocol.model.layout import check_id, check_new_id, partition_of
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.steps.log import find_head
 
@@ -60,16 +60,6 @@ def _stage_attempt(text: str) -> tuple[str, str]:
         raise ValueError(f"{error}; write it as stage:attempt") from error
 
 
-def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
-    """Add the options that name a stage attempt."""
-    for name, variable, what in (
-        ("--attempt", "S3COMMIT_ATTEMPT", "The attempt: letters and digits, such as the number of the try."),
-        ("--stage", "S3COMMIT_STAGE", "The stage: a name for this program, the same in each attempt."),
-    ):
-        function = click.option(name, envvar=variable, required=True, show_envvar=True, help=what)(function)
-    return function
-
-
 @store_command(
     """
     s3commit setup s3://lake/flights/ --conflict-mode append
@@ -80,7 +70,10 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     staging=True,
 )
 @click.option(
-    "--job-id", "new_id", type=as_job_id, help="The id, a UUID; repeats return that job. Default: random."
+    "--job-id",
+    "new_id",
+    type=Parsed("uuid", check_new_id),
+    help="The id, a UUID; repeats return that job. Default: random.",
 )
 @click.option(
     "--conflict-mode",
@@ -138,7 +131,7 @@ def setup(session: Session, *, new_id: str | None, name: str | None, **settings:
     default="",
 )
 @click.option("--content-type", default="application/octet-stream", help="The media type.")
-@_of_stage
+@stage_options
 def put(
     session: Session, *, source: str, target: str, content_type: str, stage: str, attempt: str
 ) -> ExitCode:
@@ -194,7 +187,7 @@ def put(
     environment=True,
 )
 @flag("--empty", "Seal the stage even if nothing was put to it.")
-@_of_stage
+@stage_options
 def seal(session: Session, *, empty: bool, stage: str, attempt: str) -> ExitCode:
     """Seal a stage, with what was put to it.
 

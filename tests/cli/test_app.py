@@ -123,6 +123,10 @@ def test_the_version_is_printed(run: RunProgram) -> None:
         ("jobs", "s3://lake/x", "--endpoint-url", "http://me:pw@localhost"),
         ("jobs", "s3://lake/x", "--no-verify-ssl", "--ca-bundle", __file__),
         ("commit", "s3://lake/x", "j", "--stage", "spark"),
+        ("seal", "s3://lake/x", "j", "--stage", "a b", "--attempt", "1"),
+        ("seal", "s3://lake/x", "j", "--stage", "a", "--attempt", "try-1"),
+        ("setup", "s3://lake/x", "--job-id", "tonight"),
+        ("jobs", "s3://lake/*"),
     ],
 )
 def test_a_wrong_command_line_is_code_2(lake: Lake, run: RunProgram, args: tuple[str, ...]) -> None:
