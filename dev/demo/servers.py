@@ -73,12 +73,17 @@ def exit_code_of(work: Callable[[Console, Path], bool], home: Path) -> int:
 @contextmanager
 def _own_directory(home: Path) -> Iterator[None]:
     home.mkdir(parents=True, exist_ok=True)
+    names = ("airflow", "s3", "spark", "java")
+    if not (home / "lock").exists() and (others := [name for name in names if (home / name).exists()]):
+        raise ProgramFailed(
+            f"{home / others[0]} is of no earlier run, and would be removed: choose another --home"
+        )
     with (home / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ProgramFailed(f"another one runs in {home}: stop it, or choose another --home") from error
-        for name in ("airflow", "s3", "spark", "java"):
+        for name in names:
             shutil.rmtree(home / name, ignore_errors=True)
         yield
 
