@@ -10,6 +10,7 @@ The progress of their completion is counted, reported, and kept as a commit's me
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -99,6 +100,9 @@ def _pendingset_of(pending_key: str) -> str:
 
 _BATCH = 1_000
 
+#: Why a completion is rejected for good. Another reason may pass, as that of a KMS key that is disabled.
+_OF_PARTS = re.compile("EntityToo(Large|Small)|Invalid(Argument|Part|PartOrder|Request)|MalformedXML")
+
 
 def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> Iterator[PendingUpload]:
     """Complete every upload, and yield each completed one.
@@ -123,12 +127,12 @@ def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> I
             if len(doubtful) >= _BATCH:
                 yield from _check_objects(context, doubtful)
                 doubtful.clear()
-        elif isinstance(outcome, OutcomeUnknown):
-            raise outcome
-        elif isinstance(outcome, StoreRejected):
+        elif isinstance(outcome, StoreRejected) and _OF_PARTS.fullmatch(outcome.code):
             raise JobFailed(
                 f"{context.name}: the store rejects the parts of {_name(upload)}: {outcome}"
             ) from outcome
+        elif isinstance(outcome, OutcomeUnknown | StoreRejected):
+            raise outcome
         else:
             yield upload
     if doubtful:

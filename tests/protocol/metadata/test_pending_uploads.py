@@ -253,6 +253,18 @@ def test_rejected_parts_fail_the_job(etags: list[str]) -> None:
     assert lake.data() == {}
 
 
+def test_a_commit_that_the_store_refuses_for_now_can_be_repeated() -> None:
+    """What is not about the parts, as a KMS key that is disabled, costs no job its uploads."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"})
+    refusal = StoreRejected("the key is disabled", code="KMS.DisabledException")
+    lake.store.before = once("complete_upload", "", refusal, nth=2)
+    with pytest.raises(StoreRejected, match="the key is disabled") as refused:
+        job.commit()
+    assert "up to 2 files of it may be visible: commit it again, or abort it" in refused.value.__notes__
+    assert lake.job().commit().counts.files == 2
+
+
 @pytest.mark.parametrize(
     "error", [OutcomeUnknown("lost"), Unavailable("slow"), AccessDenied("expired")], ids=str
 )
