@@ -49,7 +49,8 @@ class Instance:
 
     def xcom_pull(self, task_ids, map_indexes):
         assert (task_ids, map_indexes) == ("refresh.setup", -1)
-        return {"job_id": "job-1", "destination": "s3://lake/flights/", "staging": "s3://lake/flights/__m"}
+        home = "s3://lake/flights/"
+        return {"job_id": "job-1", "destination": home, "staging": f"{home}__m", "sha256": "0a"}
 
 
 def tell(pod):
@@ -78,6 +79,7 @@ CONF = {
     "spark.s3commit.job.id": "job-1",
     "spark.s3commit.job.destination": "s3://lake/flights/",
     "spark.s3commit.job.staging": "s3://lake/flights/__m",
+    "spark.s3commit.job.sha256": "0a",
     "spark.s3commit.stage": "load",
     "spark.s3commit.stage.attempt": "2",
 }
