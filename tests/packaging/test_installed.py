@@ -22,11 +22,11 @@ from typing import assert_type
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.store.memory import MemoryStore
 
 
-def refresh(store: MemoryStore) -> ManifestRecord:
+def refresh(store: MemoryStore) -> Manifest:
     job = Job.setup(store, "s3://lake/flights/", options=JobOptions(conflict_mode="append"))
     assert_type(job.reference, JobReference)
     try:
