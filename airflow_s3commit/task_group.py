@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import partial
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow.sdk import Asset, TaskGroup, XComArg
 
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import KILL_WINDOW, S3CommitAbortOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator, S3CommitPartOperator
@@ -85,8 +85,8 @@ class S3CommitGroup:
         # The Spark provider is an extra.
         from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator  # noqa: PLC0415
 
-        fixed = {"task_id": "spark_submit", "job": self.job, "aws_conn_id": self.setup.aws_conn_id}
-        return SparkStages(self, S3CommitSparkSubmitOperator, fixed)
+        fixed = {"job": self.job, "aws_conn_id": self.setup.aws_conn_id, "do_xcom_push": True}
+        return SparkStages(self, S3CommitSparkSubmitOperator, {"task_id": "spark_submit", **fixed})
 
     def spark_sql(self, sql: str | list[str] | XComArg, *, task_id: str = "spark_sql", **kwargs: Any) -> Any:
         """Add a stage that runs SQL in Spark's own shell, and return its task.
@@ -280,7 +280,7 @@ def s3_commit_task_group(
     retries: int = 2,
     retry_delay: timedelta = timedelta(seconds=30),
     kill_window: float = KILL_WINDOW,
-    aws_conn_id: str | None = S3CommitHook.default_conn_name,
+    aws_conn_id: str | EllipsisType | None = ...,
     **arguments: Any,
 ) -> Iterator[S3CommitGroup]:
     """Build one commit: ``setup >> stages >> resolve_conflicts >> commit``, with ``abort`` as its teardown.
@@ -313,7 +313,8 @@ def s3_commit_task_group(
     :param retry_delay: Time between these tries. Stages keep their own retries.
     :param kill_window: Seconds between two aborts, by the teardown and by a retried setup, for uploads of
         tasks that are being killed.
-    :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
+    :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. By default that
+        of ``default_args``, or ``[s3commit] aws_conn_id``. (templated)
     :param arguments: Options of the job, as in `S3CommitSetupOperator`, such as ``conflict_mode="replace"``,
         and further arguments of Airflow's ``TaskGroup``. In a group with ``writer="spark"``, and a DAG
         without the param ``conflict_mode``, the default of that option is ``as-written``: the save modes
@@ -326,11 +327,15 @@ def s3_commit_task_group(
     check_value(owner, "on_empty", ON_EMPTY, on_empty)
     check_value(owner, "audit", mapping, audit)
     check_value(owner, "parts", at_least(1, int), parts)
-    # A limit for the DAG's own tasks, from default_args, would end a commit or a teardown half-way.
-    step: dict[str, Any] = {"retries": retries, "retry_delay": retry_delay, "execution_timeout": None}
+    # In default_args, a limit for the DAG's own tasks would end a commit or a teardown half-way, and without
+    # XComs no step would know its job.
+    own = {"execution_timeout": None, "do_xcom_push": True}
+    step: dict[str, Any] = {"retries": retries, "retry_delay": retry_delay, **own}
     skips = {"skipped_stages": skipped_stages, "on_empty": on_empty}
     commit = {"outlets": outlets, "partition_asset": partition_asset}
-    options = {"aws_conn_id": aws_conn_id, "kill_window": kill_window, **options_among(arguments)}
+    options = {"kill_window": kill_window, **options_among(arguments)}
+    if aws_conn_id is not ...:
+        options["aws_conn_id"] = aws_conn_id
     _check_names(group_id, arguments)
     with TaskGroup(group_id, **arguments) as group:
         setup = S3CommitSetupOperator(task_id="setup", destination=destination, **options, **step)

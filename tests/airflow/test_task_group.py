@@ -364,6 +364,18 @@ def test_retries_are_those_of_the_group_s_steps_only() -> None:
     )
 
 
+def test_the_dag_s_default_connection_is_that_of_the_group() -> None:
+    """Its tasks use the store of ``default_args``, unless the group names one; none is without XComs."""
+    given = {"aws_conn_id": "lake", "do_xcom_push": False}
+    with DAG("nightly", schedule=None, default_args=given) as dag:
+        for name, own in {"theirs": {}, "own": {"aws_conn_id": None}}.items():
+            with s3_commit_task_group(name, destination="s3://lake/x/", **own) as commit:
+                commit.spark_submit(application="x.py")
+    assert {task.aws_conn_id for task in dag.tasks if task.task_id.startswith("theirs.")} == {"lake"}
+    assert {task.aws_conn_id for task in dag.tasks if task.task_id.startswith("own.")} == {None}
+    assert all(task.do_xcom_push for task in dag.tasks)
+
+
 @pytest.mark.parametrize("parts", [None, 2])
 def test_a_time_limit_of_the_dag_s_tasks_is_not_that_of_the_steps(parts: int | None) -> None:
     """``execution_timeout`` in ``default_args`` ends a stage, and never a commit or its teardown."""
