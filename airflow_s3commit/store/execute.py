@@ -18,7 +18,7 @@ from typing import TypeVar
 from msgspec.structs import astuple
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import OutcomeUnknown, S3CommitError, Unavailable
+from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown, S3CommitError, Unavailable
 from airflow_s3commit.store.base import Call, ObjectStore, Outcome
 
 T = TypeVar("T")
@@ -51,7 +51,8 @@ class RetryPolicy:
         """Run ``attempt`` until it returns, raises another error, or the deadline passes.
 
         Raises:
-            OutcomeUnknown: The deadline passed and at least one attempt may have taken effect.
+            OutcomeUnknown: The deadline passed, or the credentials are refused by now, and at least one
+                attempt may have taken effect.
             Unavailable: The deadline passed and no attempt took effect.
         """
         began, bound = self.clock.monotonic(), _FIRST_PAUSE
@@ -66,6 +67,10 @@ class RetryPolicy:
                 if self.clock.monotonic() + pause - began > self.deadline:
                     raise unknown or error  # noqa: B904 - the last error stays its context
                 self.on_retry(error)
+            except AccessDenied as error:
+                if unknown is None:
+                    raise
+                raise OutcomeUnknown(f"{unknown}; then {error}") from error
             bound = min(bound * 2, _LONGEST_PAUSE)
             self.clock.sleep(pause)
 

@@ -248,6 +248,13 @@ def test_one_unknown_outcome_outweighs_refusals() -> None:
         policy(ManualClock(), deadline=5.0).run(scripted(*steps))
 
 
+def test_refused_credentials_say_nothing_of_an_attempt_before() -> None:
+    """Credentials that expire between two attempts leave the outcome of the first unknown."""
+    steps = [OutcomeUnknown("lost"), Unavailable("busy"), AccessDenied("expired")]
+    with pytest.raises(OutcomeUnknown, match=r"lost.*expired"):
+        policy(ManualClock()).run(scripted(*steps))
+
+
 def test_other_errors_are_final() -> None:
     """An error that would come again is raised at once."""
     clock = ManualClock()

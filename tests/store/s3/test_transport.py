@@ -284,6 +284,16 @@ class TestRetries:
         assert isinstance(outcome, OutcomeUnknown)
         assert len(seen) == 4
 
+    @pytest.mark.parametrize("between", [(), (Cut(),)], ids=["libcurl", "boto3"])
+    def test_credentials_that_expire_between_attempts(self, between: tuple[Cut, ...]) -> None:
+        """A refusal after an attempt that may have taken effect does not say that it did not."""
+        outcome, seen = outcome_of(
+            COMPLETE, Cut(), *between, Say(403, error_body("ExpiredToken")), deadline=60.0
+        )
+        assert isinstance(outcome, OutcomeUnknown)
+        assert "ExpiredToken" in str(outcome)
+        assert len(seen) == 2 + len(between)
+
     def test_an_outage_fails_nothing(self) -> None:
         """A store that is gone for half a second in the middle of 2,000 completions delays them, no more."""
         asked = 0
