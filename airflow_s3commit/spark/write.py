@@ -295,14 +295,9 @@ def _run_task(
     if sites:
         check_site(job, options, site_conf(os.environ))
     ids = task_ids(target, write_id, TaskContext.get())
-    task = write_task(job, _named(batches, plan.schema.names), plan, ids, options)
+    named = (pa.RecordBatch.from_arrays(batch.columns, names=plan.schema.names) for batch in batches)
+    task = write_task(job, named, plan, ids, options)
     yield pa.RecordBatch.from_pydict({"task": [encode(task).decode()]})
-
-
-def _named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        fields = [field.with_name(name) for field, name in zip(batch.schema, names, strict=True)]
-        yield pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
 
 @contextmanager
@@ -361,6 +356,7 @@ def commit_job(
         with _writes_for(spark, jobs, target):
             yield job
         commit_write(target, job=job)
+    jobs.refresh(spark._jsparkSession, home.uri)  # noqa: SLF001 - there is no other way
 
 
 @contextmanager

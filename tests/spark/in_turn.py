@@ -151,6 +151,19 @@ class Turns:
                 thread.join()
                 assert "the job has ended" in failed[0], failed
 
+    def seen(self) -> None:
+        """Read on in the session of a commit what it has listed or cached before."""
+        path = self.uri("seen").replace("s3://", "s3a://")
+        with commit_job(self.spark, self.uri("seen")):
+            self.rows(0, 10).write.mode("append").parquet(path)
+        self.spark.sql(f"CREATE TABLE seen (id BIGINT, dt STRING) USING parquet LOCATION '{path}'")
+        cached = self.spark.read.parquet(path).cache()
+        with commit_job(self.spark, self.uri("seen")):
+            self.rows(10, 20).write.mode("append").parquet(path)
+            assert [cached.count(), self.spark.table("seen").count()] == [10, 10]
+        frames = (cached, self.spark.table("seen"), self.spark.read.parquet(path))
+        assert [frame.count() for frame in frames] == [20, 20, 20]
+
     def empty(self) -> None:
         """Write nothing in a block."""
         with commit_job(self.spark, self.uri("empty")):
@@ -186,8 +199,8 @@ def main() -> None:
     spark = SparkSession.builder.getOrCreate()
     turns = Turns(spark, place, JobReference.from_dict(json.loads(other)), Path(folder))
     ways: list[Callable[[], None]] = [
-        turns.write_pending, turns.block, turns.thread, turns.nameless, turns.late, turns.empty,
-        turns.aborted, turns.other_owner,
+        turns.write_pending, turns.block, turns.thread, turns.nameless, turns.late, turns.seen,
+        turns.empty, turns.aborted, turns.other_owner,
     ]  # fmt: skip
     errors = {}
     for way in ways:

@@ -1,6 +1,7 @@
 package s3commit.spark;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -10,6 +11,8 @@ import java.util.Set;
 import java.util.TreeMap;
 import org.apache.spark.SparkContext;
 import org.apache.spark.SparkEnv;
+import org.apache.spark.sql.SparkSession;
+import org.slf4j.LoggerFactory;
 
 /**
  * The jobs of this driver: those of the Spark conf, which its application has from its start to its end, and those
@@ -59,6 +62,21 @@ public final class Jobs {
       throw new IllegalStateException(
           running + " writes for job " + id + " are still running in other threads, and the commit would miss their"
               + " rows: wait for them (Thread.join) before the job ends");
+    }
+  }
+
+  /** Has a session look again, after a commit, at what it has listed or cached of a destination's files. */
+  public static void refresh(SparkSession session, String destination) {
+    try {
+      for (String scheme : Arrays.asList("s3a", "s3", "s3n")) {
+        if (session.sparkContext().hadoopConfiguration().get("fs." + scheme + ".impl") != null) {
+          session.catalog().refreshByPath(scheme + destination.substring(destination.indexOf(':')));
+        }
+      }
+      session.sessionState().catalog().invalidateAllCachedTables();
+    } catch (Exception error) {
+      LoggerFactory.getLogger(Jobs.class)
+          .warn("{} is committed, but the session may show it as it was: spark.catalog.clearCache()", destination, error);
     }
   }
 
