@@ -40,8 +40,8 @@ class S3CommitHook(BaseHook):
 
     It uses the Amazon provider's ``S3Hook``, and connects on first use. ``config_kwargs`` of the connection's
     extra configures the client (proxies, timeouts, ``max_pool_connections``), but not its retries: the store
-    repeats requests itself. If the connection has no endpoint, it
-    comes from ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile.
+    repeats requests itself. If the connection has no endpoint, it comes from ``AWS_ENDPOINT_URL_S3``,
+    ``AWS_ENDPOINT_URL`` or the profile.
 
     :param aws_conn_id: The ``aws`` connection; None means boto3's default chain.
     :param retry_deadline: Seconds for which one call to the store is retried; None means the store's default.
@@ -49,10 +49,7 @@ class S3CommitHook(BaseHook):
     :param on_retry: Called before each retry with the error of the previous attempt.
     """
 
-    conn_name_attr = "aws_conn_id"
     default_conn_name = DEFAULT_CONNECTION
-    conn_type = "aws"
-    hook_name = "S3 Commit"
 
     def __init__(
         self,

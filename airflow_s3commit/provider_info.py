@@ -76,10 +76,7 @@ def get_provider_info() -> dict[str, object]:
         "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_s3commit.hooks"]}],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_s3commit.triggers"]}],
         "notifications": ["airflow_s3commit.notifications.AbortUploadsNotifier"],
-        "extra-links": [
-            "airflow_s3commit.links.ManifestLink",
-            "airflow_s3commit.links.PendingsetsLink",
-        ],
+        "extra-links": ["airflow_s3commit.links.ManifestLink", "airflow_s3commit.links.PendingsetsLink"],
         "cli": ["airflow_s3commit.airflow_commands.get_cli_commands"],
         "config": {"s3commit": {"description": "Commits to S3 without renames.", "options": _OPTIONS}},
     }

@@ -138,11 +138,11 @@ class SealingOperator(CommitStepOperator):
 
 
 class S3CommitAuditOperator(SealingOperator):
-    """Seals the job and checks its output against rules. Returns the report. It may be retried.
+    """Seals the job and checks its output against rules. Returns the report; None if the job is committed.
 
     It reads the statistics that were written with the output, not the output itself. Put it before
     `S3CommitResolveConflictsOperator`: if it fails, the commit does not run and the teardown aborts the job.
-    The XCom ``audit_report`` has the report too, even if the audit fails.
+    It may be retried and cleared. The XCom ``audit_report`` has the report too, even if the audit fails.
 
     :param rules: The checks, by the names of the fields of `AuditRules`. A check fails if its statistic is
         unknown. (templated)
@@ -175,14 +175,19 @@ class S3CommitAuditOperator(SealingOperator):
         self.notifiers = notifiers
         self.check(on_fail=_ON_FAIL, rules=_rules)
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any] | None:
         """Seal the job and check the rules; return the report, ask a user, or fail."""
         from airflow_s3commit.protocol.inspect import audit  # noqa: PLC0415 - keeps DAG parsing light
 
         with failures_are_noted(context, self.job):
             self.read("on_fail", _ON_FAIL)
             rules, job = self.read("rules", _rules), self.opened_job()
-            sealed = self.seal(context, job)
+            try:
+                sealed = self.seal(context, job)
+            except AlreadyCommitted as error:
+                # As in the task behind this one, which somebody has cleared too.
+                self.log.info("Nothing to check: %s", error)
+                return None
             place = Destination.parse(job.reference.destination)
             drifts = rules.max_drift is not None
             before = audit.commit_before(self.hook.store, place, sealed.partitions) if drifts else None

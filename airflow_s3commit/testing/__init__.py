@@ -15,16 +15,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.testing.programs import ProgramFailed
     from airflow_s3commit.testing.s3_server import S3Server
 
-__all__ = [
-    "Crash",
-    "Effect",
-    "Fault",
-    "FaultyStore",
-    "MemoryStore",
-    "ProgramFailed",
-    "S3Server",
-    "StoreCall",
-]
+__all__ = ["Crash", "Effect", "Fault", "FaultyStore", "MemoryStore", "ProgramFailed", "S3Server", "StoreCall"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(__spec__)

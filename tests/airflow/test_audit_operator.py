@@ -53,6 +53,13 @@ def test_a_seal_that_breaks_them_fails_for_good(store, context, written) -> None
     assert context["ti"].pushed["audit_report"]["passed"] is False
 
 
+def test_a_cleared_audit_of_a_committed_job_succeeds(store, context) -> None:
+    """Its output is visible already; the tasks behind the audit, cleared with it, run again."""
+    reference = commit(store)
+    assert gate(reference, rules={"min_rows": 2}).execute(context) is None
+    assert S3CommitResolveConflictsOperator(task_id="r", job=reference).execute(context) is None
+
+
 def test_it_may_only_warn(store, context, written) -> None:
     """With ``warn``, the report says what failed and the run goes on."""
     assert gate(written, rules={"min_rows": 2}, on_fail="warn").execute(context)["passed"] is False
