@@ -14,7 +14,7 @@ from airflow_s3commit.protocol.model.job import AbortReport, JobReference
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.store.memory import MemoryStore
-from tests.protocol.building import BUCKET, OURS, Crash, Lake, an_id, named
+from tests.protocol.building import BUCKET, OURS, Crash, Lake, an_id, named, once
 
 NEW = {"dt=1/a": b"1", "dt=2/b": b"22"}
 
@@ -163,6 +163,23 @@ def test_a_job_whose_destination_was_deleted_can_be_aborted() -> None:
     assert job.abort().uploads == 2
     assert (lake.pending(), lake.data()) == ([], {})
     assert job.abort().uploads == 0
+
+
+def test_a_job_that_outlived_its_log_can_be_aborted() -> None:
+    """Its destination was deleted right before its record was written: a commit says so, and abort works."""
+    lake = Lake()
+
+    def delete() -> None:
+        lake.store.rest()
+        for key in lake.keys(""):
+            lake.store.delete(BUCKET, key)
+
+    lake.store.before = once("put", "job.json", delete)
+    job = lake.sealed(NEW)
+    with pytest.raises(InvalidRecord, match="if the whole destination was deleted, abort the job"):
+        job.commit()
+    assert lake.job().abort().uploads == 2
+    assert (lake.pending(), lake.data(), lake.left()) == ([], {}, [])
 
 
 @pytest.mark.parametrize("reason", ["", "x" * 100_000, "\x00\u2028", "not decodable: \udcff"])

@@ -48,10 +48,10 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
     with naming(context, "abort"):
         # The record may be missing because the job has ended, so look for its receipt in any case.
         context = with_readable_record(replace(context, alone=""))
-        job = context.record
-        log = Log(context, job.base if job is not None else None)
+        # Not from the job's base, which may be of a log that was deleted since.
+        log = Log(context)
         begin_log(context, log)
-        end = log.read() or find_end(context) or abandon(context, log, job, why)
+        end = log.read() or find_end(context) or abandon(context, log, context.record, why)
         if end.kind == "commit":
             raise AlreadyCommitted(
                 f"{context.name} is committed, as entry {end.number} of the log; it cannot be aborted"

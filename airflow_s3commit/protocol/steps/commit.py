@@ -338,8 +338,8 @@ def _refuse_other_case(run: _Run, partitions: Iterable[str]) -> None:
     for name in sorted(_columns(run.seal.partitions) - known):
         if other := lowered.get(name.lower()):
             raise InvalidOption(
-                f"{run.context.name}: its partition column {name!r} is {other!r} in the table, and to readers"
-                " these are one column, or two: write it anew with the table's name"
+                f"{run.context.name}: its partition column {name!r} is {other!r} in the table, which some"
+                " readers take for one column and others for two: write it anew with the table's name"
             )
 
 
