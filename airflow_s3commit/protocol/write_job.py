@@ -96,13 +96,7 @@ def write_job(
         # Whoever finishes an interrupted commit goes by it too.
         facts[MADE_FROM] = str(generation)
     job = Job.setup(
-        _reached(store),
-        destination,
-        options=options,
-        name=name,
-        context=facts,
-        clock=clock,
-        alone="writer",
+        _reached(store), destination, options=options, name=name, context=facts, clock=clock, alone="writer"
     )
     with undoing(lambda: job.abort(reason="the write failed"), *_of_abort(job)):
         with job.task_attempt(_STAGE, _STAGE_ATTEMPT, _TASK, _ATTEMPT) as attempt:

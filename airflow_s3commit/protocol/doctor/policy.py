@@ -12,12 +12,7 @@ from airflow_s3commit.protocol.model.layout import DELTA_LOG, HOME, MAGIC_PREFIX
 SAFE_DAYS = 2
 
 #: What both roles do to objects below a destination.
-_DATA_ACTIONS = (
-    "s3:AbortMultipartUpload",
-    "s3:GetObject",
-    "s3:ListMultipartUploadParts",
-    "s3:PutObject",
-)
+_DATA_ACTIONS = ("s3:AbortMultipartUpload", "s3:GetObject", "s3:ListMultipartUploadParts", "s3:PutObject")
 
 #: What both roles do to pendingsets and seals of stages.
 _STAGING_ACTIONS = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")

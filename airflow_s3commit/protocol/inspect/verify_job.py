@@ -279,10 +279,7 @@ class PendingReport(Plain, Struct, kw_only=True):
         Column("missing", "missing_count", some),
         Column("to be discarded", "unrecorded", some),
     )
-    lists = (
-        Named("missing", "missing", "missing_count"),
-        Named("damaged", "damaged"),
-    )
+    lists = (Named("missing", "missing", "missing_count"), Named("damaged", "damaged"))
 
     job_id: str
     destination: str
@@ -303,11 +300,7 @@ class PendingReport(Plain, Struct, kw_only=True):
 
 
 def verify_job(
-    store: ObjectStore,
-    destination: str | Destination,
-    job_id: str,
-    *,
-    threads: int = 16,
+    store: ObjectStore, destination: str | Destination, job_id: str, *, threads: int = 16
 ) -> VerifyReport | PendingReport:
     """Compare what one job has committed, or the uploads that it will, with the store. Reads only.
 

@@ -112,10 +112,7 @@ class TableReport(FileDifferences, kw_only=True):
 
 
 def verify(
-    store: ObjectStore,
-    destination: str | Destination,
-    *,
-    step: Callable[[int], None] = lambda _: None,
+    store: ObjectStore, destination: str | Destination, *, step: Callable[[int], None] = lambda _: None
 ) -> TableReport:
     """Compare a table and its log with everything that lies at the destination. Reads only.
 

@@ -242,12 +242,7 @@ class Marker(NamedTuple):
 
 
 def write_marker(
-    context: JobContext,
-    key: str,
-    entry: Entry,
-    keys: Callable[[], list[str]],
-    *,
-    over_others: bool = False,
+    context: JobContext, key: str, entry: Entry, keys: Callable[[], list[str]], *, over_others: bool = False
 ) -> None:
     """Write the marker of a commit, unless that of this commit or a later one is there. Repeatable.
 

@@ -82,12 +82,7 @@ def table_before(store: ObjectStore, home: Destination, entry: Entry) -> Table:
 
 
 def entries_after(
-    store: ObjectStore,
-    home: Destination,
-    position: Position,
-    last: int | None = None,
-    *,
-    listed: int = 0,
+    store: ObjectStore, home: Destination, position: Position, last: int | None = None, *, listed: int = 0
 ) -> Iterator[Read]:
     """Yield the entries after a position up to the last, or until one is missing, each checked.
 

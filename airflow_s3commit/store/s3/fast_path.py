@@ -28,13 +28,7 @@ from xml.sax.saxutils import escape
 import pycurl
 from botocore import xform_name
 
-from airflow_s3commit.exceptions import (
-    AccessDenied,
-    NoSuchUpload,
-    OutcomeUnknown,
-    S3CommitError,
-    Unavailable,
-)
+from airflow_s3commit.exceptions import AccessDenied, NoSuchUpload, OutcomeUnknown, S3CommitError, Unavailable
 from airflow_s3commit.store.base import Abort, Call, Complete, Fetched, Get, Head, Outcome
 from airflow_s3commit.store.execute import Throttle, with_threads
 from airflow_s3commit.store.s3.connections import Connections, Handle, Response, Route, connection_options
