@@ -181,8 +181,8 @@ def plan_rollback(context: JobContext, to: int, seen: int | None = None) -> Chan
         )
     if seen not in (None, now.generation):
         raise DestinationChanged(
-            f"{home.uri} has generation {now.generation} by now, which a rollback to {to} would take back"
-            " too; nothing was changed. Look at it with s3commit log, then decide again"
+            f"{home.uri} is at generation {now.generation}, and not at {seen}, so a rollback to {to} would"
+            " change more than was decided; nothing was changed. Look at s3commit log, then decide again"
         )
     change = change_between(then, now)
     for batch in in_batches(files_in(store, home, change.sources, change.returning), _BATCH):

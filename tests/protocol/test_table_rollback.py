@@ -196,7 +196,7 @@ def test_a_missing_or_changed_file_is_named(fault: str) -> None:
 def test_a_commit_meanwhile_refuses() -> None:
     """A commit after the caller's look, or before the entry, refuses the rollback."""
     lake = two_generations()
-    with pytest.raises(DestinationChanged, match="generation 3 by now"):
+    with pytest.raises(DestinationChanged, match="is at generation 3, and not at 2"):
         rolled_back(lake, newest=2)
 
     def intrude() -> None:

@@ -296,7 +296,7 @@ def seal(
     """Create the job's seal, which names the seals of its stages by their digests; as `Job.seal`."""
     with naming(context, "seal"), refusing_ended(context):
         job_record(context)
-        chosen = sorted(stages) if stages is not None else sealed_attempts(context)
+        chosen = sorted({*stages}) if stages is not None else sealed_attempts(context)
         if stages is None and not chosen:
             raise JobClosed(
                 f"{context.name} has no sealed stage: each stage has to seal its output, also if that is"

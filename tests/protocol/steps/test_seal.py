@@ -27,7 +27,7 @@ def test_of_a_stage_one_attempt_counts() -> None:
     lake = _stages({("spark", "1"): "dt=1/a", ("spark", "2"): "dt=1/b"})
     with pytest.raises(DuplicateOutput, match="several sealed attempts of stage spark"):
         lake.job().seal()
-    lake.job().seal([("spark", "2")])
+    lake.job().seal([("spark", "2"), ("spark", "2")])
     lake.job().commit()
     assert lake.data().keys() == {named("dt=1/b")}
     assert lake.pending() == []
