@@ -40,7 +40,7 @@ from airflow_s3commit.present import amount
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import Registered, read_registry
-from airflow_s3commit.protocol.model.destination import Destination, RegisteredDestination
+from airflow_s3commit.protocol.model.destination import Destination, RegisteredDestination, is_pattern
 from airflow_s3commit.protocol.model.job import AbortReport, JobReference
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.settings import DEFAULT_CONNECTION, REGISTRY, REGISTRY_CONNECTION, page_destinations
@@ -86,22 +86,24 @@ def read_places(text: str) -> list[RegisteredDestination]:
     ``staging``; or a list of URIs, separated by commas or white space. Otherwise `InvalidDestination`.
     """
     entries: list[str | _Configured] = [*filter(None, re.split(r"[\s,]+", text))]
-    if text.strip().startswith(("[", "{")):
-        try:
-            entries = msgspec.convert(json.loads(text), list[str | _Configured])
-        except (ValueError, msgspec.ValidationError) as error:
-            raise InvalidDestination(
-                "[s3commit] destinations is not a JSON list of URIs and of objects with the keys destination,"
-                f" aws_conn_id and staging: {error}"
-            ) from error
     found: dict[str, RegisteredDestination] = {}
-    for entry in (_Configured(one) if isinstance(one, str) else one for one in entries):
-        uri = Destination.parse(entry.destination).uri
-        staging = Destination.parse(entry.staging).uri if entry.staging else uri
-        home = RegisteredDestination(
-            destination=uri, aws_conn_id=entry.aws_conn_id, staging=staging if staging != uri else None
-        )
-        found.setdefault(uri, home)
+    try:
+        if text.strip().startswith(("[", "{")):
+            entries = msgspec.convert(json.loads(text), list[str | _Configured])
+        for entry in (_Configured(one) if isinstance(one, str) else one for one in entries):
+            uri = Destination.parse(entry.destination).uri
+            if is_pattern(uri):
+                raise ValueError(f"{entry.destination} is a pattern: name each, or set [s3commit] registry")
+            staging = Destination.parse(entry.staging).uri if entry.staging else uri
+            home = RegisteredDestination(
+                destination=uri, aws_conn_id=entry.aws_conn_id, staging=staging if staging != uri else None
+            )
+            found.setdefault(uri, home)
+    except (ValueError, InvalidDestination) as error:
+        raise InvalidDestination(
+            "[s3commit] destinations is no list of URIs, or JSON list of URIs and of objects with the keys"
+            f" destination, aws_conn_id and staging: {error}"
+        ) from error
     return list(found.values())
 
 
@@ -213,14 +215,14 @@ class DestinationService:
         known = {home.destination: home for home in self._places()}
         at, entries, problem = self._registered
         if self._registry is not None and self._clock.monotonic() - at >= FRESH:
-            registry = Destination.parse(self._registry)
             before = {(one.key, one.etag): one for one in entries}
-            home = RegisteredDestination(destination=registry.uri, aws_conn_id=REGISTRY_CONNECTION)
             try:
+                registry = Destination.parse(self._registry)
+                home = RegisteredDestination(destination=registry.uri, aws_conn_id=REGISTRY_CONNECTION)
                 entries = await self.read(home, lambda store: read_registry(store, registry, before))
                 problem = None
             except S3CommitError as error:
-                problem = f"{registry.uri}: {described(error)}"
+                problem = f"[s3commit] registry {self._registry}: {described(error)}"
             self._registered = (self._clock.monotonic(), entries, problem)
         for entry in entries:
             known.setdefault(entry.record.destination, entry.record)

@@ -384,12 +384,20 @@ def test_without_destinations_the_page_says_what_to_configure(store: MemoryStore
     assert "No destinations are configured" in page.text
 
 
-def test_a_configuration_that_cannot_be_read_is_shown(store: MemoryStore) -> None:
-    """The message says what is wrong with it."""
-    page = signed_in(browser(lambda _: store, text='[{"destinatoin": 1}]'), "root").get("/s3commit/")
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('[{"destinatoin": 1}]', "destinatoin"),
+        ("s3://lake/my flights/", "flights/"),
+        ("s3://lake/*", "s3://lake/* is a pattern"),
+    ],
+)
+def test_a_configuration_that_cannot_be_read_is_shown(store: MemoryStore, text: str, named: str) -> None:
+    """The message says which option it is, and what is wrong with it."""
+    page = signed_in(browser(lambda _: store, text=text), "root").get("/s3commit/")
     assert page.status_code == 500
-    assert "[s3commit] destinations is not a JSON list" in page.text
-    assert "destinatoin" in page.text
+    assert "[s3commit] destinations is no list of URIs" in page.text
+    assert named in page.text
 
 
 def test_a_store_without_credentials_is_a_message(scene: Scene, store: MemoryStore) -> None:

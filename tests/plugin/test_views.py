@@ -260,12 +260,14 @@ def test_a_hanging_store_does_not_hold_the_page(store: MemoryStore) -> None:
     assert "it could not be read within 2 s" in page
 
 
-def test_a_registry_that_cannot_be_read_hides_nothing_else(store: MemoryStore) -> None:
+@pytest.mark.parametrize("registry", ["s3://no-such-bucket/registry/", "lake-ops/registry"])
+def test_a_registry_that_cannot_be_read_hides_nothing_else(store: MemoryStore, registry: str) -> None:
     """Configured destinations are shown, with the reason why others are missing."""
     begun = begin(store, context=NIGHTLY, day=1)
-    client = browse(lambda _: store, configured=FLIGHTS, registry="s3://no-such-bucket/registry/")
+    client = browse(lambda _: store, configured=FLIGHTS, registry=registry)
     page = client.get("/s3commit/").text
     assert "The registry could not be read" in page
+    assert f"[s3commit] registry {registry}" in page
     assert begun.reference.job_id in page
     assert client.get(f"/s3commit/destination?at={ORDERS}").status_code == 404
 
