@@ -273,7 +273,10 @@ class _Source:
 
     def _pruned(self, found: DataFrame, bounds: Path, files: Collection[TableFile]) -> DataFrame:
         """Return the rows, and have Spark leave out files by their bounds; none are known without the jar."""
-        if self.format != "parquet" or not any(file.statistics for file in files):
+        plan = found._jdf.queryExecution().analyzed()  # noqa: SLF001
+        # A session may read by Spark's sources of version 2, whose relation has no file index to replace.
+        is_known = self.format == "parquet" and plan.nodeName() == "LogicalRelation"
+        if not is_known or not any(file.statistics for file in files):
             return found
         left = _BOUNDS_BYTES
         with bounds.open("wb") as lines:
@@ -281,7 +284,7 @@ class _Source:
                 left -= len(file.statistics)
                 if file.statistics and left > 0:
                     lines.write(f"s3a://{quote(file.path)}\t".encode() + file.statistics + b"\n")
-        made = found._jdf.queryExecution().analyzed().relation()  # noqa: SLF001
+        made = plan.relation()
         schemas = (made.partitionSchema(), made.dataSchema())
         facts = (*schemas, made.bucketSpec(), made.fileFormat(), made.options(), made.sparkSession())
         jar = class_of_jar(self.spark, "FileBounds")

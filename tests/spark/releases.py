@@ -63,6 +63,9 @@ def misread(spark: SparkSession, uri: str) -> list[str]:
             wrong.append(
                 f"{text}: {left.rdd.getNumPartitions()} files, {'the same' if same else 'other'} rows"
             )
+    spark.conf.set("spark.sql.sources.useV1SourceList", "")
+    if read_table(spark, uri).where("id < 7").count() != 7:
+        wrong.append("by sources of version 2: other rows")
     return wrong
 
 
