@@ -183,7 +183,10 @@ def test_reads_and_streams_are_refused_with_the_remedy(
 
 @pytest.mark.all
 def test_tables_of_sql_are_written_by_the_options_of_a_statement(spark: SparkSession, lake: Lake) -> None:
-    """Both forms of INSERT use the path that they name, and without one the error says so."""
+    """Both forms of INSERT use the path that they name, and without one the error says so.
+
+    Spark tells a data source nothing of the buckets that it notes in the catalog, and nothing reads by them.
+    """
     spark.range(4, numPartitions=1).selectExpr("id", "concat('d', id % 2) as dt").createTempView("arrivals")
     spark.sql("CREATE TABLE flights (id BIGINT, dt STRING) USING s3commit PARTITIONED BY (dt)")
     place = ", ".join(f"{name} = '{value}'" for name, value in {**lake.options, "path": lake.uri}.items())
@@ -195,17 +198,24 @@ def test_tables_of_sql_are_written_by_the_options_of_a_statement(spark: SparkSes
         assert sorted((row["dt"], row["id"]) for row in found) == [
             ("d0", 0), ("d0", 2), ("d1", 11), ("d1", 13)
         ]  # fmt: skip
+        bucketed = (
+            spark.table("arrivals").write.format("s3commit").mode("append").bucketBy(2, "id").sortBy("id")
+        )
+        bucketed.options(**lake.options, path=lake.uri, partitionBy="dt").saveAsTable("bucketed")
+        assert len(lake.visible()) == 4
         for statement, says in (
             (f"INSERT INTO flights WITH ({place}) SELECT * FROM arrivals", "partitionBy to dt, in SQL"),
             ("INSERT INTO flights SELECT * FROM arrivals", "no destination.*INSERT INTO t WITH"),
             ("CREATE TABLE others USING s3commit AS SELECT * FROM arrivals", "no destination"),
             ("SELECT * FROM flights", "only writes: read a table with .*read_table"),
+            ("SELECT * FROM bucketed WHERE id = 1", "only writes: read a table with .*read_table"),
             (f"CREATE TABLE others USING s3commit OPTIONS ({place})", "name the columns, CREATE TABLE"),
         ):
             with pytest.raises(Exception, match=says):
                 spark.sql(statement).collect()
-        assert len(lake.visible()) == 2
+        assert len(lake.visible()) == 4
         assert lake.pending() == []
     finally:
         spark.sql("DROP TABLE flights")
+        spark.sql("DROP TABLE IF EXISTS bucketed")
         spark.catalog.dropTempView("arrivals")
