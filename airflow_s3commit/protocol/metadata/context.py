@@ -266,7 +266,7 @@ def check_job(context: JobContext, stored: Stored[JobRecord]) -> JobRecord:
     record, layout = stored.record, context.layout
     if (record.job_id, record.destination) != (layout.job_id, layout.destination.uri):
         origin = f"of job {record.job_id} on {record.destination}"
-        raise ForeignRecord(f"{stored.uri} is {origin}: it was copied here")
+        raise ForeignRecord(f"{stored.uri} is {origin}: it was copied here, so delete it")
     return record
 
 

@@ -229,7 +229,7 @@ def find_receipt(store: ObjectStore, home: Destination, job_id: str) -> Entry | 
         return None
     if (found.record.job_id, found.record.destination) != (job_id, home.uri):
         what = f"the receipt of job {job_id} on {home.uri}"
-        raise InvalidRecord(f"{found.uri} is not {what}: it was copied here")
+        raise InvalidRecord(f"{found.uri} is not {what}: it was copied here, so delete it")
     return found.record
 
 
