@@ -30,7 +30,7 @@ from airflow_s3commit.protocol.steps.append import end_job, ending
 from airflow_s3commit.protocol.steps.files import TableFiles, data_objects, files_of, written_here
 from airflow_s3commit.protocol.steps.finish import abort_pending, clean, list_staging
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.log import Log, find_end, read_entry, write_receipt
+from airflow_s3commit.protocol.steps.log import Log, find_end, find_head, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.protocol.steps.setup import begin_log
 from airflow_s3commit.store.base import ObjectInfo, ObjectToDelete
@@ -48,10 +48,12 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
     with naming(context, "abort"):
         # The record may be missing because the job has ended, so look for its receipt in any case.
         context = with_readable_record(replace(context, alone=""))
-        # Not from the job's base, which may be of a log that was deleted since.
-        log = Log(context)
+        job = context.record
+        # A log may have been deleted as a whole since the job's base was read: then nobody could end the job.
+        is_there = job is not None and find_head(context.store, context.layout.destination) > 0
+        log = Log(context, job.base if job is not None and is_there else None)
         begin_log(context, log)
-        end = log.read() or find_end(context) or abandon(context, log, context.record, why)
+        end = log.read() or find_end(context) or abandon(context, log, job, why)
         if end.kind == "commit":
             raise AlreadyCommitted(
                 f"{context.name} is committed, as entry {end.number} of the log; it cannot be aborted"
