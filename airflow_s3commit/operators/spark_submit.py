@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +17,7 @@ from airflow_s3commit.airflow_version import AirflowException, AirflowFailExcept
 from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.operators.base import CommitStepOperator, failures_are_noted, totals
 from airflow_s3commit.protocol.model.layout import check_id
-from airflow_s3commit.templates import one_of
+from airflow_s3commit.templates import mapping, one_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -99,7 +99,12 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         self.seal_uri: str | None = None
         self._stage_attempt: str | None = None
         self._killed = False
-        self.check(stage=lambda name: check_id(name, "stage"), writer=one_of("python", "spark"))
+        self.check(
+            stage=lambda name: check_id(name, "stage"),
+            writer=one_of("python", "spark"),
+            application_args=_arguments,
+            conf=mapping,
+        )
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Submit the application, unless an earlier try has sealed the stage; return the seal's location."""
@@ -226,13 +231,14 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
     def _convert_to_text(self) -> None:
         """Convert arguments and ``conf`` to text: the parent passes them to ``spark-submit`` unchanged."""
         if self.application_args is not None:
-            if None in self.application_args:
+            given = self.read("application_args", _arguments)
+            if None in given:
                 # Not the others: a template may have made one of them of a secret.
                 raise AirflowFailException(
-                    f"Task {self.task_id}: application_args[{self.application_args.index(None)}] has no value"
+                    f"Task {self.task_id}: application_args[{given.index(None)}] has no value"
                     " in this run. Leave it out, or give the run what its template names."
                 )
-            self.application_args = [_text(value) for value in self.application_args]
+            self.application_args = [_text(value) for value in given]
         if self.conf is not None:
             self.conf = {name: _text(value) for name, value in self.conf.items() if value is not None}
 
@@ -313,6 +319,16 @@ def _with(name: str, given: str) -> str:
     """Return names that are separated by commas with one more at their end."""
     others = (each.strip() for each in given.split(","))
     return ",".join([*(each for each in others if each not in ("", name)), name])
+
+
+def _arguments(given: Any) -> list[Any]:
+    """Read an application's arguments. No message shows one, which may be a secret."""
+    values = [] if isinstance(given, str) else list(given)
+    if isinstance(given, str) or any(
+        isinstance(one, Iterable) and not isinstance(one, str) for one in values
+    ):
+        raise ValueError("it is no list of texts, numbers or booleans; map the task over several with expand")
+    return values
 
 
 def _text(value: Any) -> str:
