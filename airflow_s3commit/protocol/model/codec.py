@@ -149,7 +149,7 @@ def decode(kind: type[R], body: bytes, where: str) -> R:
     Raises `InvalidRecord` if it is empty, truncated, of another type or version, or beyond a limit.
     """
     if not body:
-        raise InvalidRecord(f"{where} is empty; a {kind.__name__} was expected")
+        raise InvalidRecord(f"{where} is empty, and no {kind.__name__}")
     try:
         return _decoder(kind).decode(body)
     except _UNREADABLE as error:

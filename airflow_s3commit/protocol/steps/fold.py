@@ -87,8 +87,8 @@ def entries_after(
     """Yield the entries after a position up to the last, or until one is missing, each checked.
 
     Those up to ``listed``, the newest that a listing has shown, are read several at once. Raises `NoSuchKey`
-    if the last entry is missing, `InvalidRecord` if one is damaged, missing, or does not follow the one
-    before.
+    if the log ends before the last entry, `InvalidRecord` if one is damaged, missing, or does not follow the
+    one before.
     """
     digest = position.sha256
     for read in _in_order(store, home, position.number + 1, last, last or listed):
@@ -103,9 +103,11 @@ def _in_order(
 ) -> Iterator[Read]:
     """Yield entries by their keys; several are read at once up to one that is known to be there."""
     for one, outcome in fetch_entries(store, home, range(number, known + 1), at_once=_AHEAD):
-        if isinstance(outcome, NoSuchKey) and last is None:
+        if isinstance(outcome, NoSuchKey):
             where = join_uri(home.bucket, entry_key(home, one))
-            raise InvalidRecord(f"{where} is missing, and entry {known} is there") from outcome
+            newest = known if last is None else find_head(store, home)
+            if last is None or newest > one:
+                raise InvalidRecord(f"{where} is missing, and entry {newest} is there") from outcome
         if isinstance(outcome, NoSuchKey | InvalidRecord):
             raise outcome
         yield outcome

@@ -118,6 +118,19 @@ def test_a_base_that_is_missing_is_named_with_what_to_do() -> None:
             step()
 
 
+def test_an_older_entry_that_is_missing_is_no_missing_generation() -> None:
+    """A commit that has to read it is refused for a damaged log, and its job left; restored, it commits."""
+    lake = _grown("ours", 3)
+    job = lake.sealed({"dt=1/a": b"1"}, conflict_mode="replace")
+    older = f"{HOME}log/{2:020d}.json"
+    body = lake.get(older)
+    lake.store.delete(BUCKET, older)
+    with pytest.raises(InvalidRecord, match=rf"{older} is missing, and entry 4 is there"):
+        job.commit()
+    lake.store.put(BUCKET, older, body)
+    assert lake.job().commit().generation == 5
+
+
 def test_an_entry_of_a_copy_is_named_as_such() -> None:
     """Whoever adds to a copied log is told what to remove."""
     lake, copy = _grown("ours", 1), Lake(prefix="copy/")
