@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> NoReturn:
     from airflow_s3commit.settings import DEFAULT_CONNECTION  # noqa: PLC0415
 
     # The option may be among the words too, which Airflow does not parse.
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser("airflow s3commit", add_help=False, allow_abbrev=False)
     parser.add_argument("--aws-conn-id", default=args.aws_conn_id or DEFAULT_CONNECTION)
     found, words = parser.parse_known_args(list(args.words))
     conn_id: str = found.aws_conn_id

@@ -24,6 +24,7 @@ from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
+from airflow_s3commit.templates import at_least, check_value, place, text
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, SearchResult, Snapshot
@@ -230,6 +231,9 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         self.partitions = [partitions] if isinstance(partitions, str) else list(partitions or [])
         self.min_files = min_files
         # A watcher that failed in the triggerer would only log that, for ever.
+        readers = {"destination": place, "poke_interval": at_least(0), "aws_conn_id": text}
+        for name, reader in readers.items():
+            check_value("S3SuccessManifestEventTrigger", name, reader, getattr(self, name))
         self._wanted()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

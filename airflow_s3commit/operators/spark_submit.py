@@ -323,12 +323,10 @@ def _with(name: str, given: str) -> str:
 
 def _arguments(given: Any) -> list[Any]:
     """Read an application's arguments. No message shows one, which may be a secret."""
-    values = [] if isinstance(given, str) else list(given)
-    if isinstance(given, str) or any(
-        isinstance(one, Iterable) and not isinstance(one, str) for one in values
-    ):
+    lists = (one for one in given if isinstance(one, Iterable) and not isinstance(one, str))
+    if isinstance(given, str) or any(True for _ in lists):
         raise ValueError("it is no list of texts, numbers or booleans; map the task over several with expand")
-    return values
+    return list(given)
 
 
 def _text(value: Any) -> str:

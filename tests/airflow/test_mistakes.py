@@ -123,11 +123,20 @@ def test_a_mistake_in_a_notifier_is_named(arguments: dict[str, Any], named: str)
     AbortUploadsNotifier(**dict.fromkeys(arguments, TEMPLATE))
 
 
-@pytest.mark.parametrize("condition", [{"newer_than": "soon"}, {"min_files": "many"}])
-def test_a_watcher_is_refused_in_the_dags_file(condition: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"newer_than": "soon"},
+        {"min_files": "many"},
+        {"destination": "lake/flights"},
+        {"poke_interval": "a minute"},
+        {"aws_conn_id": 5},
+    ],
+)
+def test_a_watcher_is_refused_in_the_dags_file(wrong: dict[str, Any]) -> None:
     """In the triggerer its error would only be logged, for ever."""
-    with pytest.raises(ValueError, match=next(iter(condition.values()))):
-        S3SuccessManifestEventTrigger(destination=FLIGHTS, **condition)
+    with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
+        S3SuccessManifestEventTrigger(**{**PLACE, **wrong})
 
 
 @pytest.mark.parametrize("stage", ["load", None])
