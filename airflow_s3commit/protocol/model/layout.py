@@ -78,8 +78,9 @@ def check_id(value: str, what: str = "job id") -> str:
     is_job, is_attempt = what == "job id", what.endswith("attempt")
     pattern = _ID if is_job else _ATTEMPT_ID if is_attempt else _STEP_ID
     if not pattern.fullmatch(value):
-        made = "letters and digits" if is_attempt else "letters, digits, '-' and '_'"
-        raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 {made}")
+        more = " and '.'" if is_attempt else ", '-' and '_'" if is_job else ", '-', '_' and '.'"
+        made = f"1 to 128 letters, digits{more}, with a letter or digit first"
+        raise InvalidRecord(f"{what} {value!r} is not made of {made}")
     return value
 
 

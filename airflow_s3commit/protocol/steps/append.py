@@ -128,7 +128,7 @@ def append(context: JobContext, log: Log, make: Callable[[Position], Entry]) -> 
 
 
 def carried(context: JobContext, log: Log, entry: Entry) -> Entry:
-    """Return the entry after the head of a log with what every entry has since an earlier one has it."""
+    """Return the entry after the head of a log, marked and published if the one before is."""
     if (before := log.read_newest()) is not None and (before.marks or before.published):
         published = before.published or entry.published
         entry = replace(entry, marks=before.marks or entry.marks, published=published)
