@@ -7,14 +7,19 @@ only the newest entry of a log may lack them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
-from airflow_s3commit.exceptions import AccessDenied, DestinationNotEmpty, InvalidDestination, Unavailable
-from airflow_s3commit.protocol.metadata.context import JobContext, create_record, has_object
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    DestinationNotEmpty,
+    InvalidDestination,
+    NoSuchKey,
+    Unavailable,
+)
+from airflow_s3commit.protocol.metadata.context import JobContext, create_record
 from airflow_s3commit.protocol.model.codec import PROSE
 from airflow_s3commit.protocol.model.destination import Destination, directories_above, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position, Removal
@@ -25,6 +30,8 @@ from airflow_s3commit.protocol.steps.files import unowned_objects
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, Read, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish_if_missing, publishable
+from airflow_s3commit.store.base import Head, ObjectInfo
+from airflow_s3commit.store.execute import outcomes
 
 
 @dataclass(frozen=True)
@@ -84,18 +91,16 @@ def decide(
 def refuse_tables(context: JobContext, places: Iterable[Destination], keys: Collection[str]) -> None:
     """Raise `InvalidDestination` if a table of another one of some places has the partition of a key."""
     store, home = context.store, context.layout.destination
-    for place in places:
-        # A role that is limited to the destination may not read what lies above.
-        with suppress(AccessDenied):
-            if place == home or not has_object(store, place.bucket, entry_key(place, 1)):
-                continue
-            names = read_table(store, place).partitions()
-            for key in keys:
-                if partition_of(place.relative(key) or "") in names:
-                    raise InvalidDestination(
-                        f"{context.name}: {join_uri(place.bucket, key)} is of the table {place.uri}, which"
-                        " would lose it: write to that table, or to another directory"
-                    )
+    calls = [(place, Head(place.bucket, entry_key(place, 1))) for place in places if place != home]
+    # A role that is limited to the destination may not read what lies above.
+    for place, found in outcomes(store, calls, NoSuchKey, AccessDenied):
+        names = read_table(store, place).partitions() if isinstance(found, ObjectInfo) else ()
+        for key in keys if names else ():
+            if (path := place.relative(key)) is not None and partition_of(path) in names:
+                raise InvalidDestination(
+                    f"{context.name}: {join_uri(place.bucket, key)} is of the table {place.uri}, which would"
+                    " lose it: write to that table, or to another directory"
+                )
 
 
 def not_empty(context: JobContext, where: str) -> DestinationNotEmpty:
