@@ -105,9 +105,14 @@ class S3CommitJobOperator(CompletingOperator):
         **kwargs: Any,
     ) -> None:
         # Like Airflow's operators, it takes a single one too.
-        tables = list(outlets or []) if isinstance(outlets, Sequence | None) else [outlets]
+        tables: list[Any] = [outlets]
+        if isinstance(outlets, Sequence | None) and not isinstance(outlets, str):
+            tables = list(outlets or [])
         partitions = [] if partition_asset is None else [partition_asset]
         super().__init__(outlets=[*tables, *partitions], **kwargs)
+        if wrong := [one for one in (*tables, *partitions) if isinstance(one, Sequence)]:
+            # After the commit it would fail, or start no DAG.
+            raise InvalidOption(f"Task {self.task_id}: {wrong[0]!r} is no asset: give an Asset of this name")
         if partition_asset is not None and partition_asset in tables:
             raise InvalidOption(
                 f"Task {self.task_id}: partition_asset {partition_asset.name!r} is an outlet already: give"

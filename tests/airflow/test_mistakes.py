@@ -67,6 +67,8 @@ def group(**arguments: Any) -> None:
         ),
         ({"audit": {}}, "refresh.audit: rules: the audit has no rules"),
         ({"outlets": [Asset("t")], "partition_asset": Asset("t")}, "refresh.commit: partition_asset 't'"),
+        ({"outlets": "flights"}, "refresh.commit: 'flights' is no asset"),
+        ({"partition_asset": "days"}, "refresh.commit: 'days' is no asset"),
     ],
 )
 def test_a_mistake_in_a_group_is_named(arguments: dict[str, Any], named: str) -> None:
