@@ -182,12 +182,18 @@ def test_a_destination_that_is_an_object_is_refused() -> None:
 
 
 def test_credentials_for_the_destination_alone_are_enough() -> None:
-    """Without access to the name beside the directory, a job can be set up and committed."""
+    """Without access to the name beside the directory, and to any above, a job is set up and committed."""
     lake = Lake()
-    lake.store.before = once("head", ROOT.rstrip("/"), AccessDenied("not below the prefix"))
+    lake.put({"dt=1/old": b"0"})
+
+    def deny(call: StoreCall) -> None:
+        if call.key and not call.key.startswith(ROOT):
+            raise AccessDenied("not below the prefix")
+
+    lake.store.before = deny
     lake.sealed({"a": b"1"}).commit()
     assert StoreCall("head", BUCKET, ROOT.rstrip("/")) in lake.store.calls
-    assert lake.data() == {named("a"): b"1"}
+    assert lake.data() == {"dt=1/old": b"0", named("a"): b"1"}
 
 
 def test_a_directory_marker_is_not_an_object() -> None:
