@@ -15,16 +15,16 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.inspect.verify_log import Cure, LogCheck, LogFinding
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
-from airflow_s3commit.protocol.model.codec import Plain, encode
+from airflow_s3commit.protocol.model.codec import Plain, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Position
-from airflow_s3commit.protocol.model.layout import LOG, Layout, job_key, partition_of
-from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.model.layout import LOG, Layout, entry_key, job_key, partition_of
+from airflow_s3commit.protocol.model.table import Entry, Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import derive_markers, finish, first_keys, write_marker
 from airflow_s3commit.protocol.steps.fold import entries_after
-from airflow_s3commit.protocol.steps.log import read_entry, write_receipt
+from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.store.base import ObjectStore
 
@@ -152,12 +152,10 @@ def _derive(context: JobContext, key: str, cure: Cure, number: int) -> None:
         return
     entry = read_entry(store, home, number).entry
     if cure.kind == "receipt":
-        try:
-            damaged = store.head(context.bucket, key)
-        except NoSuchKey:
-            write_receipt(store, home, entry)
-        else:
-            store.put(context.bucket, key, encode(entry), if_match=damaged.etag)
+        # The bytes of the entry: another release may have written more than this one knows.
+        body = store.get(bucket, entry_key(home, number), limit=largest(Entry)).body
+        etag = next((info.etag for info in store.list_objects(bucket, key) if info.key == key), None)
+        store.put(bucket, key, body, if_match=etag, if_none_match=etag is None)
     elif cure.kind == "marker":
         names = partial(first_keys, context, entry)
         write_marker(context, context.layout.success, entry, names, over_others=True)

@@ -60,6 +60,22 @@ def test_receipts_are_derived_from_the_log(key: str, harm: Callable[[Lake, str],
     assert repaired(lake).repaired == []
 
 
+def test_a_receipt_has_what_another_release_wrote() -> None:
+    """One that lacks a field which this release does not know has it again after a repair."""
+    lake = Lake()
+    job, entry = lake.sealed({"dt=1/a": b"1"}), f"{HOME}log/{2:020d}.json"
+    lake.store.die("put", entry, after=True)
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    lake.store.put(BUCKET, entry, lake.get(entry)[:-1] + b',"of_a_later_release":1}')
+    lake.job().commit()
+    lake.sealed({"dt=1/b": b"2"}, job_id=LAST, conflict_mode="append").commit()
+    assert wheres(repaired(lake)) == [lake.receipt_key()]
+    assert lake.get(lake.receipt_key()) == lake.get(entry)
+    assert verify(lake.store, FLIGHTS).sound
+
+
 @each("harm", [delete, damage])
 def test_the_marker_is_derived(harm: Callable[[Lake, str], None]) -> None:
     """A missing or damaged marker names the newest generation again."""
