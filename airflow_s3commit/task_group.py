@@ -30,6 +30,7 @@ from airflow_s3commit.operators.seal import (
 from airflow_s3commit.operators.setup import S3CommitSetupOperator, options_among
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
 from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.templates import at_least, check_value, mapping
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class S3CommitGroup:
         if name is not None:
             if not hasattr(operator, "on_execute_callback"):
                 raise ValueError(f"{operator} is no task; give the stage's name to the task that seals it")
+            check_value(f"Task {operator.task_id}", "name", lambda one: check_id(one, "stage"), name)
             given = operator.on_execute_callback or []
             others = list(given) if isinstance(given, Sequence) else [given]
             operator.on_execute_callback = [partial(note_try, stage=name), *others]

@@ -149,6 +149,14 @@ def test_what_is_no_task_is_no_stage(stage: Any) -> None:
             commit.stage(stage)
 
 
+@pytest.mark.parametrize("name", ["", "load of today", 5])
+def test_a_stage_s_name_can_be_one(name: Any) -> None:
+    """No seal would ever have another, so an earlier try's output would count."""
+    with DAG("lake", schedule=None), pytest.raises(InvalidOption, match=r"Task refresh\.load: name: "):  # noqa: SIM117
+        with s3_commit_task_group("refresh", destination=FLIGHTS) as commit:
+            commit.stage(EmptyOperator(task_id="load"), name=name)
+
+
 TEMPLATE = "{{ params.it }}"
 
 
