@@ -191,16 +191,12 @@ def lineage_of(manifest: Manifest | None) -> OperatorLineage[Any, Any]:
     statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
         rowCount=manifest.counts.rows, size=manifest.counts.bytes, fileCount=manifest.counts.files
     )
-    namespace, name = dataset_name(Destination.parse(manifest.destination))
+    place = Destination.parse(manifest.destination)
     output = OutputDataset(
-        namespace=namespace, name=name, facets=facets, outputFacets={"outputStatistics": statistics}
+        # By OpenLineage's convention for S3, so that all readers mean the same dataset.
+        namespace=f"s3://{place.bucket}",
+        name=place.prefix.rstrip("/") or "/",
+        facets=facets,
+        outputFacets={"outputStatistics": statistics},
     )
     return OperatorLineage(outputs=[output])
-
-
-def dataset_name(destination: Destination) -> tuple[str, str]:
-    """Return the namespace and name of a destination's dataset, by OpenLineage's convention for S3.
-
-    The name of a bucket's root is ``/``.
-    """
-    return f"s3://{destination.bucket}", destination.prefix.rstrip("/") or "/"

@@ -173,7 +173,14 @@ class S3CommitAuditOperator(SealingOperator):
         self.response_timeout = response_timeout
         self.assigned_users = assigned_users
         self.notifiers = notifiers
-        self.check(on_fail=_ON_FAIL, rules=_rules)
+        # Those of a question would fail when it is asked, which is rare.
+        self.check(
+            on_fail=_ON_FAIL,
+            rules=_rules,
+            response_timeout=_time,
+            assigned_users=lambda users: [mapping(one) for one in users],
+            notifiers=list,
+        )
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Seal the job and check the rules; return the report, ask a user, or fail."""
@@ -309,6 +316,12 @@ def _rules(given: Mapping[str, Any]) -> AuditRules:
     from airflow_s3commit.protocol.inspect.audit import AuditRules  # noqa: PLC0415 - only if there is an audit
 
     return AuditRules.from_dict(mapping(given))
+
+
+def _time(given: Any) -> timedelta:
+    if not isinstance(given, timedelta):
+        raise ValueError(f"{given!r} is no timedelta")  # noqa: TRY004 - as of other arguments
+    return given
 
 
 def _each(stages: Iterable[Any]) -> list[Any]:

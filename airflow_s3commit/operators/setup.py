@@ -16,6 +16,7 @@ from uuid import uuid4
 from airflow.sdk import BaseSensorOperator, Context
 
 from airflow_s3commit._causes import noting
+from airflow_s3commit._format import shortened
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, partition_key_of
 from airflow_s3commit.exceptions import AlreadyCommitted, Refused, S3CommitError
 from airflow_s3commit.hooks import S3CommitHook
@@ -43,9 +44,6 @@ _REGISTRY_SECONDS = 5.0
 
 #: Maximum number of ended jobs of a destination among which a cleared task looks for its own.
 _MOST_ENDINGS = 100
-
-#: Maximum number of stages to name in a message.
-_MOST_NAMED = 5
 
 #: The XCom with the reference of this try's job, pushed before the job exists.
 JOB = "job"
@@ -215,9 +213,8 @@ class S3CommitSetupOperator(TableOperator):
             return
         if not {*stages.values()} <= {"success", "skipped"}:
             self._abort_earlier(facts, "")
-        more = f" and {len(kept) - _MOST_NAMED} more" if len(kept) > _MOST_NAMED else ""
         raise AirflowFailException(
-            f"Task {self.task_id}: {', '.join(kept[:_MOST_NAMED])}{more} succeeded before and not again."
+            f"Task {self.task_id}: {shortened(kept)} succeeded before and not again."
             f" What they wrote belongs to an earlier job on {self.destination}, which has ended, is not"
             " sealed or has other options, and would be missing from a new one. Clear all stages, with all"
             " their mapped instances and the tasks after them."

@@ -11,10 +11,10 @@ import pytest
 from airflow.providers.openlineage.extractors import ExtractorManager
 from airflow.providers.openlineage.extractors.base import DefaultExtractor
 
-from airflow_s3commit import Destination
-from airflow_s3commit.assets import dataset_name
+from airflow_s3commit import Destination, latest_manifest
+from airflow_s3commit.assets import lineage_of
 from airflow_s3commit.operators import S3CommitJobOperator, S3CommitResolveConflictsOperator
-from tests.airflow.runs import set_up, write_stage
+from tests.airflow.runs import commit_at, set_up, write_stage
 
 if TYPE_CHECKING:
     from airflow_s3commit import MemoryStore
@@ -85,9 +85,13 @@ def test_a_commit_that_failed_has_no_lineage() -> None:
         ("s3://lake", ("s3://lake", "/")),
     ],
 )
-def test_datasets_are_named_as_openlineage_wants_it(uri: str, named: tuple[str, str]) -> None:
+def test_datasets_are_named_as_openlineage_wants_it(
+    store: MemoryStore, uri: str, named: tuple[str, str]
+) -> None:
     """``s3://bucket`` and the object's key, so that all readers mean the same dataset."""
-    assert dataset_name(Destination.parse(uri)) == named
+    commit_at(store, uri)
+    (output,) = lineage_of(latest_manifest(store, Destination.parse(uri))).outputs
+    assert (output.namespace, output.name) == named
 
 
 def test_the_provider_is_not_needed() -> None:

@@ -66,6 +66,12 @@ def group(**arguments: Any) -> None:
             "refresh.audit: on_fail: 'panic' is not one of",
         ),
         ({"audit": {}}, "refresh.audit: rules: the audit has no rules"),
+        (
+            {"audit": {"min_rows": 1, "response_timeout": 60}},
+            "refresh.audit: response_timeout: 60 is no time",
+        ),
+        ({"audit": {"min_rows": 1, "assigned_users": ["alice"]}}, "refresh.audit: assigned_users: 'alice'"),
+        ({"audit": {"min_rows": 1, "notifiers": AbortUploadsNotifier()}}, "refresh.audit: notifiers: "),
         ({"outlets": [Asset("t")], "partition_asset": Asset("t")}, "refresh.commit: partition_asset 't'"),
         ({"outlets": "flights"}, "refresh.commit: 'flights' is no asset"),
         ({"partition_asset": "days"}, "refresh.commit: 'days' is no asset"),
