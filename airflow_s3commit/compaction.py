@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import chain
 from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING
@@ -159,36 +159,23 @@ def compact(
     if dry_run:
         return plan
     asked = {**(options or {}), "targetFileBytes": str(target_bytes)}
-    with (
-        _saying_again(),
-        write_job(
-            home,
-            store=store,
-            # Never the whole destination: only the chosen partitions are written anew.
-            job_options=replace(
-                job_options or JobOptions(), conflict_mode="replace", committer="partitioned"
-            ),
-            context={**(context or {}), **SAME_ROWS},
-            name=COMPACTION,
-            generation=plan.seen,
-        ) as writer,
-    ):
-        for names in in_batches(chosen, _PARTITIONS):
-            found = files_in(store, home, table.sources, {name: pieces[name] for name in names})
-            _rewrite(writer, store, columns, found, asked)
+    # Never the whole destination: only the chosen partitions are written anew.
+    own = replace(job_options or JobOptions(), conflict_mode="replace", committer="partitioned")
+    facts, seen = {**(context or {}), **SAME_ROWS}, plan.seen
+    try:
+        with write_job(
+            home, store=store, job_options=own, context=facts, name=COMPACTION, generation=seen
+        ) as writer:
+            for names in in_batches(chosen, _PARTITIONS):
+                found = files_in(store, home, table.sources, {name: pieces[name] for name in names})
+                _rewrite(writer, store, columns, found, asked)
+    except DestinationChanged as error:
+        # The commit's message is for jobs that can be aborted.
+        error.add_note("the job of this compaction is aborted, and no row was changed: compact again")
+        raise
     assert writer.manifest is not None
     made = writer.manifest.counts
     return replace(plan, generation=writer.manifest.generation, files=made.files, rows=made.rows or 0)
-
-
-@contextmanager
-def _saying_again() -> Iterator[None]:
-    """Add the next action if another job was first: the commit's message is for jobs that can be aborted."""
-    try:
-        yield
-    except DestinationChanged as error:
-        error.add_note("the job of this compaction is aborted, and no row was changed: compact again")
-        raise
 
 
 def _plan(table: Table, home: Destination, partitions: Collection[str], target: int) -> Compaction:
