@@ -19,6 +19,7 @@ from airflow_s3commit.exceptions import PreconditionFailed
 from airflow_s3commit.store.base import (
     Call,
     DeleteFailure,
+    DeleteMany,
     Fetched,
     Get,
     ObjectInfo,
@@ -106,11 +107,13 @@ class RememberingStore(ForwardingStore):
         return super().delete_many(bucket, objects)
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
-        """Answer reads of what is known, and pass on the other calls."""
+        """Answer reads of what is known, and pass on the other calls; forget what they delete."""
         held: list[tuple[T, Outcome]] = []
 
         def rest() -> Iterator[tuple[T, Call]]:
             for tag, call in calls:
+                if isinstance(call, DeleteMany):
+                    self._forget(call.bucket, (one.key for one in call.objects))
                 found = self._known.get((call.bucket, call.key)) if isinstance(call, Get) else None
                 if found is None:
                     yield tag, call

@@ -284,6 +284,8 @@ def test_a_write_is_over_for_its_own_process_too() -> None:
     assert state is not None
     assert (state.state, state.generation, state.finished) == ("committed", 2, True)
     assert writer.job.manifest() == writer.manifest
+    # What it has deleted it remembers no more.
+    assert (writer.job.stage_seal("write", "1"), writer.job.sealed_stages()) == (None, [])
 
 
 @each("marker", ["another job's", "another program's", "none"])

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed
-from airflow_s3commit.store.base import Get, Head, ObjectToDelete
+from airflow_s3commit.store.base import DeleteMany, Get, Head, ObjectToDelete
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.store.remembering import RememberingStore
 
@@ -57,7 +57,7 @@ def test_only_creations_are_remembered(counted: CountingStore) -> None:
     assert [outcome.size for _, outcome in store.perform([(0, Head("lake", "a"))])] == [1]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("way", ["delete", "delete_many", "put"])
+@pytest.mark.parametrize("way", ["delete", "delete_many", "perform", "put"])
 def test_what_was_deleted_or_overwritten_is_forgotten(counted: CountingStore, way: str) -> None:
     """After the process has deleted or overwritten an object, the store decides."""
     store = RememberingStore(counted)
@@ -66,6 +66,8 @@ def test_what_was_deleted_or_overwritten_is_forgotten(counted: CountingStore, wa
         store.delete("lake", "a")
     elif way == "delete_many":
         store.delete_many("lake", [ObjectToDelete("a")])
+    elif way == "perform":
+        assert list(store.perform([(0, DeleteMany("lake", [ObjectToDelete("a")]))])) == [(0, [])]
     else:
         store.put("lake", "a", b"22")
     if way == "put":
