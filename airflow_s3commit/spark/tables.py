@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -39,6 +40,7 @@ from airflow_s3commit.reader.table import (
 from airflow_s3commit.spark.options import quoted
 from airflow_s3commit.spark.session import getter_of, renewing_store, store_from_conf, store_of_process
 from airflow_s3commit.spark.writer_settings import class_of_jar, is_classic, s3a_address
+from airflow_s3commit.store.execute import in_batches
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.tables.columns import ROW_METADATA
 from airflow_s3commit.tables.options import FORMATS
@@ -205,9 +207,8 @@ def _type(table: Table, column: pa.Field) -> DataType:
         ) from error
 
 
-def _spark_type(kind: pa.DataType) -> DataType:
-    # A timestamp without a time zone has none in Spark either. The default has changed between releases.
-    return from_arrow_type(kind, prefer_timestamp_ntz=True)
+# A timestamp without a time zone has none in Spark either. The default has changed between releases.
+_spark_type = partial(from_arrow_type, prefer_timestamp_ntz=True)
 
 
 def _partitions(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> dict[str, StructField]:
@@ -287,9 +288,9 @@ class _Source:
         made = plan.relation()
         schemas = (made.partitionSchema(), made.dataSchema())
         facts = (*schemas, made.bucketSpec(), made.fileFormat(), made.options(), made.sparkSession())
-        jar = class_of_jar(self.spark, "FileBounds")
-        relation = made.copy(jar.prune(made.location(), str(bounds)), *facts)
-        return DataFrame(self.spark._jsparkSession.baseRelationToDataFrame(relation), self.spark)  # noqa: SLF001
+        index = class_of_jar(self.spark, "FileBounds").prune(made.location(), str(bounds))
+        session = self.spark._jsparkSession  # noqa: SLF001
+        return DataFrame(session.baseRelationToDataFrame(made.copy(index, *facts)), self.spark)
 
 
 def _write_log(folder: Path, files: Iterable[TableFile]) -> None:
@@ -334,25 +335,34 @@ class SparkTable:
 
     def location_of(self, partition: tuple[str, ...]) -> str:
         """Return the URI of the directory of the partition with these values."""
-        return self._describe(f"PARTITION ({self._spec(partition)})")["Location"]
+        return self._describe(self._part(partition))["Location"]
 
     def add(self, partitions: Sequence[tuple[str, ...]], directories: Sequence[str]) -> None:
-        """Add partitions, by their values, in their default directories. Existing ones are not changed."""
-        del directories
-        self._alter("ADD IF NOT EXISTS", " ", partitions)
+        """Add partitions, with directories relative to the table's. Existing ones are not changed.
+
+        Raises `InvalidOption` if the type of a partition column changes a value: two may become the same.
+        """
+        # Spark's own names of directories may differ: in the case of a column, and in what is escaped.
+        places = (_literal(f"{self.location.rstrip('/')}/{directory}") for directory in directories)
+        named = zip(partitions, places, strict=True)
+        self._alter("ADD IF NOT EXISTS", " ", (f"{self._part(values)} LOCATION {at}" for values, at in named))
+        if changed := sorted({*partitions} - {*self.partitions()}):
+            raise InvalidOption(
+                f"table {self.name} names the partition {'/'.join(changed[0])} otherwise, by the types of its"
+                f" columns: declare {', '.join(self.columns)} as STRING"
+            )
 
     def remove(self, partitions: Sequence[tuple[str, ...]]) -> None:
         """Remove partitions, by their values; their files stay.
 
-        Raises:
-            InvalidOption: The table is managed: Spark would delete the partitions' files.
+        Raises `InvalidOption` if the table is managed: Spark would delete the partitions' files.
         """
         if self._described["Type"].upper() == "MANAGED":
             raise InvalidOption(
                 f"table {self.name} is managed, so its partitions cannot be removed without their files, such"
                 f" as {'/'.join(partitions[0])}: make it external, with a LOCATION"
             )
-        self._alter("DROP IF EXISTS", ", ", partitions)
+        self._alter("DROP IF EXISTS", ", ", map(self._part, partitions))
 
     @cached_property
     def _described(self) -> dict[str, str]:
@@ -361,22 +371,16 @@ class SparkTable:
     def _describe(self, partition: str) -> dict[str, str]:
         rows = self._session.sql(f"DESCRIBE TABLE EXTENDED {self.name} {partition}").collect()
         # Columns come first, and a partition's own values before those of its table.
-        found: dict[str, str] = {}
-        details = False
-        for name, value, *_ in rows:
-            details = details or name.startswith("# Detailed")
-            if details:
-                found.setdefault(name, value)
-        return found
+        details = [*dropwhile(lambda row: not row[0].startswith("# Detailed"), rows)]
+        return {name: value for name, value, *_ in reversed(details)}
 
-    def _alter(self, change: str, between: str, partitions: Sequence[tuple[str, ...]]) -> None:
-        for start in range(0, len(partitions), _BATCH):
-            specs = (f"PARTITION ({self._spec(values)})" for values in partitions[start : start + _BATCH])
-            self._session.sql(f"ALTER TABLE {self.name} {change} {between.join(specs)}")
+    def _alter(self, change: str, between: str, parts: Iterable[str]) -> None:
+        for some in in_batches(parts, _BATCH):
+            self._session.sql(f"ALTER TABLE {self.name} {change} {between.join(some)}")
 
-    def _spec(self, partition: Iterable[str]) -> str:
+    def _part(self, partition: Iterable[str]) -> str:
         pairs = zip(self.columns, partition, strict=True)
-        return ", ".join(f"{quoted(name)} = {_literal(value)}" for name, value in pairs)
+        return f"PARTITION ({', '.join(f'{quoted(name)} = {_literal(value)}' for name, value in pairs)})"
 
 
 def register_partitions(
@@ -399,6 +403,5 @@ def register_partitions(
 
 
 def _literal(value: str) -> str:
-    if value == NULL_DIRECTORY:
-        return "null"
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    text = value.replace("\\", "\\\\").replace("'", "\\'")
+    return "null" if value == NULL_DIRECTORY else f"'{text}'"

@@ -121,13 +121,11 @@ def partition_types(schema: StructType, names: Sequence[str]) -> tuple[pa.DataTy
 
     Raises `UnsupportedPartition` for one that Spark's own writer refuses: equal values may differ as text.
     """
-    found = []
-    for name in names:
-        kind = schema[name].dataType
+    kinds = [schema[name].dataType for name in names]
+    for name, kind in zip(names, kinds, strict=True):
         if not isinstance(kind, AtomicType) or _NOT_IN_PATHS.match(kind.simpleString()):
             raise unfit(name, kind.simpleString())
-        found.append(_arrow_type(kind) or pa.string())
-    return tuple(found)
+    return tuple(_arrow_type(kind) or pa.string() for kind in kinds)
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

@@ -73,10 +73,9 @@ def dictionary_columns(table: pa.Table) -> list[str] | bool:
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:
-    if pt.is_boolean(column.type) or pt.is_null(column.type):
-        return False
-    sample = column.slice(0, _SAMPLE_ROWS)
-    return bool(pc.count_distinct(sample).as_py() * 2 <= len(sample))
+    sample, kind = column.slice(0, _SAMPLE_ROWS), column.type
+    may_have = not (pt.is_boolean(kind) or pt.is_null(kind))
+    return may_have and bool(pc.count_distinct(sample).as_py() * 2 <= len(sample))
 
 
 @lru_cache(maxsize=4)

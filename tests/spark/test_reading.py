@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 
-from airflow_s3commit import compact, write_table
+from airflow_s3commit import compact, write_job, write_table
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.reader import UnreadableFiles, UnreadablePartitions, dataset
-from airflow_s3commit.spark import read_table
+from airflow_s3commit.spark import read_table, register_partitions
 from tests.spark.conftest import Lake, fill
 
 if TYPE_CHECKING:
@@ -230,3 +232,31 @@ def test_what_spark_would_read_otherwise_is_refused(spark: SparkSession, lake: L
     put(other, {"id": [1], "a": [1], "b": [1]}, partition_by=["a", "b"])
     with pytest.raises(UnreadablePartitions, match="a=1/x/b=2 has a directory without '=' between"):
         read_table(spark, other.uri)
+
+
+def test_a_catalog_has_the_directories_as_they_are_named(spark: SparkSession, lake: Lake) -> None:
+    """Spark would name them otherwise: by a column's case, what it escapes, or a type that it reads."""
+    named, numbered = (f"{lake.uri}{name}/" for name in ("named", "numbered"))
+    odd = pa.table({"id": [1, 2, 3], "Dt": ["it's", None, "01"]})
+    write_table(odd, named, store=lake.store, partition_by=["Dt"])
+    write_table(odd.slice(2), numbered, store=lake.store, partition_by=["Dt"])
+    file = io.BytesIO()
+    pq.write_table(pa.table({"id": [4]}), file)
+    with write_job(named, store=lake.store) as job, job.open("Dt=0:1/x.parquet") as out:
+        out.write(file.getvalue())
+    try:
+        for table, kind in (("named", "STRING"), ("numbered", "INT")):
+            spark.sql(
+                f"CREATE TABLE {table} (id BIGINT, dt {kind}) USING parquet PARTITIONED BY (dt)"
+                f" LOCATION '{lake.uri.replace('s3:', 's3a:')}{table}'"
+            )
+        assert len(register_partitions(spark, "named", lake.store).added) == 4
+        rows = [(row.id, row.dt) for row in rows_of(spark.table("named"))]
+        assert rows == [(1, "it's"), (2, None), (3, "01"), (4, "0:1")]
+        again = register_partitions(spark, "named", lake.store)
+        assert [*again.added, *again.removed] == []
+        with pytest.raises(InvalidOption, match=r"partition 01 otherwise, .*: declare dt as STRING"):
+            register_partitions(spark, "numbered", lake.store)
+    finally:
+        for table in ("named", "numbered"):
+            spark.sql(f"DROP TABLE IF EXISTS {table}")
