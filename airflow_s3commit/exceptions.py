@@ -85,7 +85,7 @@ class InvalidOption(Refused, ValueError):
 
 
 class InvalidDestination(Refused):
-    """The URI cannot be a destination: it is not a directory on S3, or not that of the job."""
+    """The URI cannot be a destination: no directory on S3, not the job's, or with files of another table."""
 
 
 class InvalidRecord(Refused):

@@ -110,7 +110,7 @@ class Job:
                 is the only writer too: so it need not list what others left. Saves requests.
 
         Raises:
-            InvalidDestination: The destination is no S3 URI, or is an object.
+            InvalidDestination: It is no S3 URI, is an object, or lies in another table or around one.
             InvalidRecord: The id is no UUID.
             InvalidOption: The table has what the options exclude, or the context a key of a compaction.
             JobMismatch: A job with this id exists with other options.
@@ -326,6 +326,7 @@ class Job:
         Raises:
             DestinationChanged: A commit after ``generation`` touched the partitions, or the log does not have
                 that generation: preview it again.
+            InvalidDestination: It would take files of a table above or below it; the job is aborted.
             DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed; or, if
                 another job committed while this one was publishing, this one is aborted.
             InvalidRecord: A record of the job was changed after it was written; a job that had begun to
