@@ -180,7 +180,7 @@ class Adoption:
                     )
                     self._set_up(options, survey.own | survey.others_own)
                 self._copy(survey.found)
-            elif end is None and record is None:
+            elif record is None and end is None and self._end() is None:
                 return AbortReport(uploads=0, objects=0)
         return abort(self._context, "adopted from Hadoop to be aborted")
 

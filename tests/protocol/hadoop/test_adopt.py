@@ -125,6 +125,21 @@ def test_files_of_hadoop_leave_with_their_partition(
     assert dead.visible().keys() == {new, over, f"{ROOT}day=18/part-00000.parquet"}
 
 
+def test_an_abort_that_finds_no_files_any_more_says_that_the_job_is_committed() -> None:
+    """Another process has committed it after this one's look at the log, and removed its files."""
+    dead = dead_job("magic")
+
+    def commit(call: StoreCall) -> None:
+        if call.verb == "list_objects" and call.key.startswith(MAGIC):
+            watched.before = lambda _: None
+            finish(dead)
+
+    watched = FaultyStore(dead.store, before=commit)
+    with pytest.raises(AlreadyCommitted):
+        Adoption(watched, dead.destination, UUID).abort()
+    assert dead.visible() == dead.contents
+
+
 @LAYOUTS
 def test_the_checksums_of_parts_are_named_when_they_are_completed(layout: str) -> None:
     """An upload that was started with checksums can only be completed with them."""
