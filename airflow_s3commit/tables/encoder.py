@@ -145,32 +145,31 @@ def _json_lines(rows: pa.Table) -> Iterator[bytes]:
 def _check_calendar(name: str, column: pa.ChunkedArray) -> None:
     """Refuse what Spark misreads in ORC: it takes early dates for Julian, and early fractions for others."""
     if pt.is_date(column.type):
-        _refuse_any(name, pc.less(column.cast(pa.int32()), _GREGORIAN_DAY), "dates before 1582-10-15")
+        _refuse_any(name, pc.less(column.cast(pa.int32()), _GREGORIAN_DAY), "dates before 1582-10-15", "ORC")
     elif pt.is_timestamp(column.type):
         ticks = column.cast(pa.int64())
-        _refuse_any(name, pc.less(ticks, _GREGORIAN_DAY * _DAY), "times before 1582-10-15")
+        _refuse_any(name, pc.less(ticks, _GREGORIAN_DAY * _DAY), "times before 1582-10-15", "ORC")
         fractions = pc.subtract(ticks, pc.multiply(pc.divide(ticks, _SECOND), _SECOND))
-        _refuse_any(name, pc.less(fractions, 0), "times before 1970 with fractions of a second")
+        _refuse_any(name, pc.less(fractions, 0), "times before 1970 with fractions of a second", "ORC")
 
 
-def _refuse_any(name: str, found: pa.ChunkedArray, what: str) -> None:
+def _refuse_any(name: str, found: pa.ChunkedArray, what: str, form: str) -> None:
     if pc.any(found).as_py():
-        raise UnsupportedColumn(f"column {name!r} has {what}, which cannot be written to ORC: write parquet")
-
-
-def _check_years(name: str, column: pa.ChunkedArray) -> None:
-    """Refuse times that pyarrow cannot write to CSV: it would write a remark instead."""
-    kind = column.type
-    # 64 bits of nanoseconds cannot leave these years.
-    if not (pt.is_date(kind) or (pt.is_timestamp(kind) and kind.unit != "ns")):
-        return
-    first, last = (pa.scalar(moment).cast(kind, safe=False) for moment in (_FIRST, _LAST))
-    found = pc.min_max(column)
-    if found["min"].is_valid and (found["min"].value < first.value or found["max"].value > last.value):
         raise UnsupportedColumn(
-            f"column {name!r} has a time that is not between the years 1 and 9999, which CSV cannot"
-            " hold: cast it to string, or write parquet"
+            f"column {name!r} has {what}, which cannot be written to {form}: write parquet"
         )
+
+
+def _check_lines(name: str, column: pa.ChunkedArray, *, alone: bool) -> None:
+    """Refuse what pyarrow cannot write to CSV: of an odd year it would write a remark, of a row nothing."""
+    kind = column.type
+    if pt.is_date(kind) or pt.is_timestamp(kind):
+        first, last = (pa.scalar(moment).cast(kind, safe=False) for moment in (_FIRST, _LAST))
+        odd = pc.or_(pc.less(column, first), pc.greater(column, last))
+        _refuse_any(name, odd, "times that are not between the years 1 and 9999", "CSV")
+    if alone:
+        what = "nulls and is the only column: rows that would be empty lines"
+        _refuse_any(name, column.is_null(), what, "CSV")
 
 
 #: The longest text that is a bound, in characters: a manifest is read whole. A longer one is cut.
@@ -339,7 +338,7 @@ class Encoder:
             if self._options.format == "orc":
                 _check_calendar(name, column)
             elif self._options.format == "csv":
-                _check_years(name, column)
+                _check_lines(name, column, alone=table.num_columns == 1)
         try:
             self._encode(in_types(table, self._schema))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

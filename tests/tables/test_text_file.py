@@ -53,6 +53,16 @@ def test_csv_is_read_back_by_pyarrow() -> None:
     assert csv.read_csv(body, parse_options=parse, convert_options=convert) == table
 
 
+def test_a_row_that_csv_cannot_show_is_refused() -> None:
+    """A null of a file's only column would be an empty line, which readers skip."""
+    for kind in (pa.string(), pa.int64(), pa.null()):
+        alone = pa.table({"t": pa.array([None, None], kind)})
+        with pytest.raises(UnsupportedColumn, match=r"'t' has nulls and is the only column.*empty lines"):
+            written(alone, format="csv")
+        assert written(alone.append_column("u", alone["t"]), format="csv") == b",\n,\n"
+    assert written(pa.table({"t": [""]}), format="csv") == b'""\n'
+
+
 def test_json_has_an_object_in_each_line() -> None:
     """Nested values, null and what JSON has no type for are written so that others can read them."""
     table = pa.table(
@@ -98,11 +108,11 @@ def test_times_that_csv_cannot_hold_are_refused(kind: pa.DataType) -> None:
     edges = [-62_135_596_800, 253_402_214_400]
     units = {"s": 1, "us": 1_000_000}.get(getattr(kind, "unit", ""), 1_000)
     column = pa.array([*(edge * units for edge in edges), None], pa.int64()).cast(kind)
-    years = [line[:6] for line in written(pa.table({"t": column}), format="csv").decode().splitlines()]
-    assert years == ["0001-0", "9999-1", ""]
+    lines = written(pa.table({"t": column, "n": [7, 8, 9]}), format="csv").decode().splitlines()
+    assert [line[:6] for line in lines] == ["0001-0", "9999-1", ",9"]
     for beyond in (edges[0] - 86_400, edges[1] + 86_400):
         column = pa.array([None, beyond * units], pa.int64()).cast(kind)
-        with pytest.raises(UnsupportedColumn, match="column 't' has a time that is not between"):
+        with pytest.raises(UnsupportedColumn, match="column 't' has times that are not between"):
             written(pa.table({"t": column}), format="csv")
 
 
