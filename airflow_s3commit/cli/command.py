@@ -90,7 +90,7 @@ def retain_option(files: str) -> Callable[[Command], Command]:
 
 
 def stage_options(function: Command) -> Command:
-    """Add the options that name a stage attempt, which variables of a program's environment may name too."""
+    """Add the options that name a stage attempt; variables of the environment can set them too."""
     for name, what, does in (
         ("attempt", "stage attempt", "The attempt: letters and digits, such as the number of the try."),
         ("stage", "stage", "The stage: a name for this program, the same in each attempt."),
@@ -201,7 +201,7 @@ def _object_options(texts: Iterable[str]) -> ObjectOptions:
 
 
 def _given_options(context: click.Context) -> Iterator[str]:
-    """Yield the words with which a command line connects to its store, for another one."""
+    """Yield the options with which this command line connects to its store, to repeat them in another."""
     for param in _STORE:
         if context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
             value = context.params[param.name or ""]

@@ -72,7 +72,7 @@ class Listed:
         return self.job.silent if self.job.silent is not None else self.job.age
 
     def has(self, text: str) -> bool:
-        """Return whether its id, name, day, DAG or run has a text, regardless of case."""
+        """Return whether its id, name, day, DAG or run contains a text, regardless of case."""
         facts = (self.job.context.get(name, "") for name in ("name", "dag_id", "run_id"))
         return any(text.lower() in known.lower() for known in (self.job.job_id, self.day, *facts))
 
