@@ -195,6 +195,9 @@ class AbortUploadsNotifier(BaseNotifier):
         if self.job is None:
             named = self.setup_task_ids
             setups = _tasks(context, "S3CommitSetupOperator") if named is None else texts(named)
+            known = {task.task_id for task in getattr(context.get("dag"), "tasks", ())}
+            if known and (unknown := sorted({*setups} - known)):
+                self.log.error("The DAG has no setup task %s, so no job of it is aborted", unknown[0])
             given = _outputs(context, setups, until)
         return (reference for reference in given if isinstance(reference, Mapping) and "job_id" in reference)
 

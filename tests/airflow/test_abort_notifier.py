@@ -81,6 +81,18 @@ def test_a_reference_that_became_text_is_an_error(store, dag, xcoms) -> None:
         )
 
 
+def test_a_setup_task_that_is_not_in_the_dag_is_an_error(store, dag, xcoms, monkeypatch) -> None:
+    """A misspelt id would let the callback do nothing, as if the run had no job; the others are aborted."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    xcoms["nightly", "run", "setup"] = [reference]
+    calling, said = notifier(setup_task_ids=["refresh.set_up", "setup"]), []
+    monkeypatch.setattr(calling.log, "error", lambda text, *rest: said.append(text % rest))
+    calling({"dag": dag, "run_id": "run"})
+    assert said == ["The DAG has no setup task refresh.set_up, so no job of it is aborted"]
+    assert pending(store) == []
+
+
 def test_it_may_be_called_again_and_leaves_commits_alone(store, dag, xcoms) -> None:
     """Called twice for a committed and an uncommitted job, it leaves the one and aborts the other."""
     committed, failed = commit(store), set_up(store)
