@@ -208,7 +208,7 @@ def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationRep
 
     Raises:
         InvalidOption: The catalog's table has no partition columns, or others than the directories; or a
-            partition has files that were replaced and are retained.
+            partition has two directories, or files that were replaced and are retained.
         DestinationChanged: Other jobs keep committing.
         InvalidRecord: The log is damaged.
     """
@@ -260,7 +260,24 @@ def _wanted(place: Destination, table: Table, columns: Sequence[str]) -> dict[Va
             " before has replaced and retains: readers of a catalog list directories, and would read them"
             " beside the new ones. Commit without retain, or wait until a sweep has deleted them"
         )
-    return {_values(place.uri, directory, columns): directory for directory in sorted(table.live)}
+    wanted: dict[Values, str] = {}
+    for directory in sorted(table.live):
+        try:
+            values = hive_values(directory)
+        except ValueError:
+            values = {}
+        # Glue and Hive keep the names of columns in lower case.
+        if [name.lower() for name in values] != [name.lower() for name in columns]:
+            raise InvalidOption(
+                f"directory {directory!r} of {place.uri} is not a partition by {', '.join(columns)}, the"
+                " partition columns of the catalog"
+            )
+        if (first := wanted.setdefault(tuple(values.values()), directory)) != directory:
+            raise InvalidOption(
+                f"directories {directory!r} and {first!r} of {place.uri} are one partition to a catalog,"
+                " whose readers would see the files of one alone: write the rows of both anew, in one of them"
+            )
+    return wanted
 
 
 def _below(place: Destination, uri: str) -> str:
@@ -277,22 +294,6 @@ def _has_files(store: ObjectStore, place: Destination, directory: str, *, any_na
 
     Files of jobs that are not in the table any more, or not yet, do not count.
     """
-    for info in store.list_objects(place.bucket, place.key(f"{directory}/")):
-        relative = place.relative(info.key) or ""
-        if is_data(relative) and (any_name or owner_of(info.key) is None):
-            return True
-    return False
-
-
-def _values(destination: str, directory: str, columns: Sequence[str]) -> Values:
-    try:
-        values = hive_values(directory)
-    except ValueError:
-        values = {}
-    # Glue and Hive keep the names of columns in lower case.
-    if [name.lower() for name in values] != [name.lower() for name in columns]:
-        raise InvalidOption(
-            f"directory {directory!r} of {destination} is not a partition by {', '.join(columns)}, the"
-            " partition columns of the catalog"
-        )
-    return tuple(values.values())
+    found = store.list_objects(place.bucket, place.key(f"{directory}/"))
+    named = (info.key for info in found if any_name or owner_of(info.key) is None)
+    return any(is_data(place.relative(key) or "") for key in named)

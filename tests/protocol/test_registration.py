@@ -58,6 +58,16 @@ def test_values_are_those_of_the_directories(glue: Any) -> None:
     }
 
 
+@pytest.mark.parametrize("other", ["dt=a%20b", "DT=a b"])
+def test_directories_that_a_catalog_cannot_tell_apart_are_refused(other: str, glue: Any) -> None:
+    """It would have one of them, and readers would miss the rows of the other; nothing is registered."""
+    lake = Lake()
+    lake.sealed({"dt=a b/a": b"1", f"{other}/a": b"2"}).commit()
+    with pytest.raises(InvalidOption, match=f"'{other}'.* one partition to a catalog"):
+        register(lake, glue)
+    assert not registered(glue)
+
+
 def test_an_aborted_job_leaves_no_partition_and_takes_none(glue: Any) -> None:
     """Spark's changes before the commit are undone, whether the job is aborted yet or not."""
     lake = Lake()
