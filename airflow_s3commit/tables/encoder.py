@@ -201,7 +201,9 @@ class ColumnCounts:
         if pc.any(pc.is_nan(column)).as_py():
             self._floats[number] = None
             return
-        least, greatest = pc.min_max(column).as_py().values()
+        found = pc.min_max(column).as_py()
+        # To a filter zeros of both signs are one, and Iceberg sorts them.
+        least, greatest = found["min"] or -0.0, found["max"] or 0.0
         if (before := self._floats.setdefault(number, (least, greatest))) is not None:
             self._floats[number] = min(before[0], least), max(before[1], greatest)
 
@@ -251,11 +253,9 @@ def _bounds(footer: pq.FileMetaData, leaf: int) -> tuple[Any, Any]:
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
         found = group.column(leaf).statistics
-        if found is None:
-            return None, None
-        if found.has_null_count and found.null_count == group.num_rows:
+        if found is not None and found.has_null_count and found.null_count == group.num_rows:
             continue
-        if not found.has_min_max:
+        if found is None or not found.has_min_max:
             return None, None
         try:
             least.append(found.min)

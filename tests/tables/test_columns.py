@@ -271,6 +271,16 @@ def test_what_has_no_sound_order_has_no_bounds(kind: pa.DataType, values: list[A
     assert of(values, kind) == ColumnStatistics(values=len(values) - nulls, nulls=nulls)
 
 
+@pytest.mark.parametrize("values", [[0.0, -0.0], [-0.0, 0.0], [-0.0], [0.0], [None, -0.0]])
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_bounds_of_zero_have_zeros_of_either_sign_between_them(
+    kind: pa.DataType, values: list[float | None]
+) -> None:
+    """Iceberg takes -0.0 for less than 0.0, which SQL takes for the same: a filter on 0 loses no file."""
+    found = of(values, kind)
+    assert (repr(found.least), repr(found.greatest)) == ("-0.0", "0.0")
+
+
 LONG = st.builds(
     "".join,
     st.tuples(st.sampled_from(["", "a" * 127, "\U0010ffff" * 127, "\U0010ffff" * 128]), st.text(max_size=9)),
