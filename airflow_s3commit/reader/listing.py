@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -95,6 +95,14 @@ class Table:
     def examples(self) -> Collection[TableFile]:
         """Files by which to tell the format and the columns."""
         return self.files.values() if self.files else self.sample
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The types of the columns that every commit recorded in one type, as in Spark's JSON."""
+        found = [{one.name: one.type for one in schema.columns.spark.fields} for schema in self.schemas]
+        # Another program's directories, or those of a commit without a record, may have other values.
+        first = found[0] if self.all_recorded else {}
+        return {name: kind for name, kind in first.items() if all(one.get(name) == kind for one in found)}
 
 
 def find_table(
@@ -279,8 +287,8 @@ class PartitionColumns:
 
     def __init__(self, directories: Iterable[str], given: pa.Schema | None = None) -> None:
         self._values = {directory: _parse(directory) for directory in sorted(set(directories))}
-        names = self._common_names(given)
-        types = dict(zip(given.names, given.types, strict=True)) if given is not None else {}
+        types = {column.name: column.type for column in given or ()}
+        names = self._common_names(types)
         if unknown := types.keys() - set(names):
             raise UnreadablePartitions(
                 f"partition_schema has {', '.join(sorted(unknown))}; the files' partition columns are"
@@ -295,10 +303,10 @@ class PartitionColumns:
             for directory, values in self._values.items()
         }
 
-    def _common_names(self, given: pa.Schema | None) -> list[str]:
+    def _common_names(self, given: Iterable[str]) -> list[str]:
         first = next(iter(self._values), None)
         if first is None:
-            return [] if given is None else list(given.names)
+            return [*given]
         names = list(self._values[first])
         for directory, values in self._values.items():
             if names != list(values):

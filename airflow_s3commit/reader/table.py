@@ -46,6 +46,10 @@ _KINDS: dict[str, type[ds.FileFormat]] = {
 #: The attribute that holds Spark's type of an ORC column where ORC has no such type; our writer sets it too.
 _SPARK_TYPE = b"spark.sql.catalyst.type"
 
+#: Types of partition columns that are taken as recorded: Arrow's names, by Spark's.
+_INTEGERS = {"byte": "int8", "short": "int16", "integer": "int32", "long": "int64"}
+_TAKEN = {"string": "string", "boolean": "bool", **_INTEGERS}
+
 #: Prefixes of Spark's interval types that are stored as microseconds, not months.
 _DURATIONS = (b"interval day", b"interval hour", b"interval minute", b"interval second")
 
@@ -82,10 +86,6 @@ class FileReading:
     def is_text(self) -> bool:
         """Whether the files are text, whose columns have no types."""
         return FORMATS[self.format].text
-
-    def inspect(self, path: str, filesystem: FileSystem) -> pa.Schema:
-        """Return the columns of a file; those of text come from its first rows."""
-        return self.as_read(self.arrow.inspect(path, filesystem))
 
     def as_read(self, stored: pa.Schema) -> pa.Schema:
         """Return the columns as they are read from files with a stored schema."""
@@ -167,9 +167,7 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
             )
         return file
 
-    def open_input_stream(self, path: str) -> pa.NativeFile:
-        """Open a file of the table, as `open_input_file` does."""
-        return self.open_input_file(path)
+    open_input_stream = open_input_file
 
     def _advice(self, committed: TableFile) -> str:
         return (
@@ -189,13 +187,10 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         """Return type, size and time of files, as the inner file system has them."""
         return list(self._inner.get_file_info(paths))
 
-    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-        """Refuse to list, because the log takes the place of a listing."""
-        self._refuse(selector)
-
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError("a dataset read by the log cannot be listed or changed")
 
+    get_file_info_selector = _refuse
     create_dir = _refuse
     delete_dir = _refuse
     delete_dir_contents = _refuse
@@ -277,7 +272,9 @@ def dataset(
         schema: The columns, without partition columns. By default those of all commits: a column that a later
             commit added or widened is read so from all files; it is null where a file lacks it. For text they
             are those of the first file with rows, with types inferred from its first rows.
-        partition_schema: Types of partition columns; the types of others are inferred from their values.
+        partition_schema: Types of partition columns. Those of others that are texts, integers or booleans are
+            as every commit recorded them; further types, and those without such a record, are inferred from
+            the values.
         filesystem: The file system with the data, by paths ``bucket/key``; by default made from the config.
         format: ``parquet`` or ``orc``, for files whose names do not end with it; or pyarrow's own format,
             which CSV and JSON need: only their writer knows how they are to be read.
@@ -327,7 +324,8 @@ def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> li
     guarded = _guarded_files(table, filesystem, {file.path: file for file in files})
 
     def inspect(file: TableFile) -> tuple[str, WrittenSchema]:
-        return file.job_id, WrittenSchema(reading.inspect(file.path, guarded), pa.schema([]))
+        columns = reading.as_read(reading.arrow.inspect(file.path, guarded))
+        return file.job_id, WrittenSchema(columns, pa.schema([]))
 
     return [*in_threads(inspect, files, len(files) if len(files) > 1 else 0), *recorded]
 
@@ -358,11 +356,16 @@ def table_schema(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> 
 def partition_columns(
     table: Table, given: pa.Schema | None, schemas: Sequence[tuple[str, WrittenSchema]]
 ) -> PartitionColumns:
-    """Return the `PartitionColumns`; those of a table without any file are in its schemas."""
-    if not table.directories and schemas:
-        known = {column.name: column for _, schema in schemas for column in schema.partitions}
-        known |= {column.name: column for column in given or ()}
-        given = pa.schema(list(known.values()))
+    """Return the `PartitionColumns`: in recorded types that every reader takes alike, or inferred.
+
+    Those of a table without any file are in its schemas.
+    """
+    names = {name for schema in table.schemas for name in schema.columns.partitions}
+    kinds = {name: _TAKEN.get(str(kind)) for name, kind in table.recorded.items() if name in names}
+    known = {name: pa.field(name, kind) for name, kind in kinds.items() if kind is not None}
+    if not table.directories:
+        known |= {column.name: column for _, schema in schemas for column in schema.partitions}
+    given = pa.schema([*(known | {column.name: column for column in given or ()}).values()])
     return PartitionColumns(table.directories, given)
 
 

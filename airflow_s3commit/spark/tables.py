@@ -218,16 +218,13 @@ def _partitions(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> d
             f"{table.destination}{odd} has a directory without '=' between two partitions, and Spark would"
             " not see the outer one: read the table with airflow_s3commit.dataset"
         )
-    types = [{column.name: column.type for column in schema.columns.spark.fields} for schema in table.schemas]
-    found = {}
+    recorded, found = table.recorded, {}
     for column in partition_columns(table, None, schemas).schema:
         found[column.name] = StructField(column.name, _spark_type(column.type))
-        kinds = [known.get(column.name, _UNKNOWN) for known in types]
-        # Another program's directories, or those of a commit without a record, may have other values.
-        if table.all_recorded and kinds.count(kinds[0]) == len(kinds) and kinds[0] != _UNKNOWN:
+        if (kind := recorded.get(column.name, _UNKNOWN)) != _UNKNOWN:
             with suppress(ValueError):  # it is a type that Spark lacks
                 found[column.name] = StructField.fromJson(
-                    {"name": column.name, "type": kinds[0], "nullable": True, "metadata": {}}
+                    {"name": column.name, "type": kind, "nullable": True, "metadata": {}}
                 )
     return found
 

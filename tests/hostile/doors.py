@@ -95,7 +95,7 @@ def _manifests(lake: GuardedLake) -> None:
 def _dataset(lake: GuardedLake) -> None:
     table = find_table(lake.store, _place(lake))
     with suppress(UnreadablePartitions):
-        PartitionColumns(table.directories, None)
+        PartitionColumns(table.directories)
 
 
 def _sensor(lake: GuardedLake) -> None:

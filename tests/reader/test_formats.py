@@ -116,8 +116,9 @@ def test_text_is_inferred_from_the_first_file_with_rows(table: Table, name: str,
 @pytest.mark.parametrize("name", ["orc", "csv", "json"])
 def test_increments_and_partitions_are_read_as_of_parquet(table: Table, opened: list[str], name: str) -> None:
     """All commits are read, or some, a filter on partitions opens no others, changed files are named."""
-    for job_id, days in ((OURS, ["2013-01-01", "2013-01-02"]), (THEIRS, ["2013-01-03"])):
-        data = pa.table({"n": list(range(len(days))), "day": days})
+    days = [dt.date(2013, 1, day) for day in (1, 2, 3)]
+    for job_id, some in ((OURS, days[:2]), (THEIRS, days[2:])):
+        data = pa.table({"n": list(range(len(some))), "day": some})
         table.commit_as(data, job_id=job_id, partition_by=["day"], format=name, options={})
     forms = {"orc": None, "csv": csv_format(["n"]), "json": JSON}
     how: dict[str, Any] = {"schema": pa.schema([("n", pa.int64())]), "format": forms[name]}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -9,6 +10,11 @@ from hypothesis import strategies as st
 
 from airflow_s3commit.protocol.model.destination import NULL_DIRECTORY, escape, unescape
 from airflow_s3commit.reader.listing import PartitionColumns, UnreadablePartitions, infer_type
+from tests.protocol.building import THEIRS
+from tests.reader.test_table import numbers
+
+if TYPE_CHECKING:
+    from tests.reader.conftest import Table
 
 
 @given(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"])))
@@ -79,3 +85,18 @@ def test_plain_directories_make_no_columns() -> None:
     columns = PartitionColumns(["", "some/where"])
     assert columns.schema.names == []
     assert columns.expressions[""] is None
+
+
+def test_recorded_types_are_not_inferred(table: Table) -> None:
+    """Texts that look like numbers stay texts, also beside columns of nested types."""
+    data = pa.table(
+        {"zip": ["01", "1"], "n": pa.array([1, 2], pa.int64()), "on": [True, False], "more": [{"a": 1}, None]}
+    )
+    table.commit_as(data, partition_by=["zip", "n", "on"], format="parquet", options={})
+    found = table.read().to_table()
+    assert found.select(["zip", "n", "on"]).schema.types == [pa.string(), pa.int64(), pa.bool_()]
+    assert sorted(found["zip"].to_pylist()) == ["01", "1"]
+    given = pa.schema([("zip", pa.int32())])
+    assert table.read(partition_schema=given).schema.field("zip").type == pa.int32()
+    table.commit({"zip=3/n=1/on=true/a.parquet": numbers(1)}, THEIRS)
+    assert table.read().schema.field("zip").type == pa.int32()

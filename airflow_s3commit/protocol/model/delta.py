@@ -306,7 +306,8 @@ def _statistics(file: FileEntry, kinds: Mapping[str, Any]) -> dict[str, str]:
     known = {name: one for name, one in (file.statistics or {}).items() if isinstance(kinds.get(name), str)}
     if nulls := {name: one.nulls for name, one in known.items() if one.nulls is not None}:
         found["nullCount"] = nulls
-    expected = [name for name in islice(kinds, _INDEXED) if _is_bounded(kinds[name])]
+    bounded = ("decimal", *_BOUNDED)
+    expected = [name for name in islice(kinds, _INDEXED) if str(kinds[name]).startswith(bounded)]
     if expected and known.keys() >= set(expected):
         # Of a column without values there are none.
         some = [name for name in expected if known[name].values != 0]
@@ -316,10 +317,6 @@ def _statistics(file: FileEntry, kinds: Mapping[str, Any]) -> dict[str, str]:
         if some and None not in (*least.values(), *greatest.values()):
             found |= {"minValues": least, "maxValues": greatest}
     return {"stats": msgspec.json.encode(found).decode()} if found else {}
-
-
-def _is_bounded(kind: Any) -> bool:
-    return isinstance(kind, str) and (kind in _BOUNDED or kind.startswith("decimal"))
 
 
 def _bound(kind: str, known: ColumnStatistics, side: str) -> Any:
