@@ -32,8 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     end_in_order_on_signals()
     try:
         with S3Server(arguments.data, (arguments.bucket,)) as server:
-            exports = (f"export {name}={shlex.quote(value)}\n" for name, value in server.environment.items())
-            write_private(arguments.environment, "".join(exports))
+            write_private(arguments.environment, _exports(server.environment))
             try:
                 print(
                     f"s3://{arguments.bucket}/ at {server.endpoint_url}; `source {arguments.environment}` in"
@@ -50,6 +49,11 @@ def main(argv: list[str] | None = None) -> int:
     except ProgramFailed as error:
         print(error, file=sys.stderr)
         return 1
+
+
+def _exports(variables: dict[str, str]) -> str:
+    """Return a shell's commands that set these variables."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 if __name__ == "__main__":
