@@ -182,12 +182,13 @@ def _plan(table: Table, home: Destination, partitions: Collection[str], target: 
     """Return which partitions gain from a compaction."""
     if target < 1:
         raise InvalidOption(f"target_bytes is {target}; give a number of bytes above 0")
-    by_form = {partition_form(name): name for name in table.live}
-    if unknown := sorted(name for name in partitions if partition_form(name) not in by_form):
-        raise InvalidOption(f"{home.uri} has no files in the partition {unknown[0]!r}")
+    by_form = {partition_form(name): name for name in partitions}
+    # Directories that differ in their escapes alone are one partition.
+    wanted = [name for name in sorted(table.live) if not by_form or partition_form(name) in by_form]
+    if unknown := sorted(by_form.keys() - {partition_form(name) for name in wanted}):
+        raise InvalidOption(f"{home.uri} has no files in the partition {by_form[unknown[0]]!r}")
     found = []
-    wanted = {by_form[partition_form(name)] for name in partitions} or {*table.live}
-    for name in sorted(wanted):
+    for name in wanted:
         counts = table.counts_of({name: table.live[name]})
         after = max(1, -(-counts.bytes // target))
         if counts.files >= 2 * after and counts.rows != 0:

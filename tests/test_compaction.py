@@ -195,6 +195,15 @@ def test_a_partition_has_many_spellings(store: WatchedStore) -> None:
     assert [one.partition for one in planned.partitions] == ["dt=a%2Fb"]
 
 
+def test_every_directory_of_the_partition_is_chosen(store: WatchedStore) -> None:
+    """Two directories may differ by an escape alone: what programs put there is one partition to readers."""
+    names = ["dt=a b", "dt=a%20b"]
+    for name in names * 2:
+        _put(store, pa.table({"id": [1]}), directory=name)
+    planned = compact(store, HOME, partitions=["dt=a b"], dry_run=True)
+    assert [one.partition for one in planned.partitions] == names
+
+
 def test_another_job_with_uploads_is_not_overtaken(store: WatchedStore) -> None:
     """A partition in which a job has uploads pending is refused, by the job's name; others are compacted."""
     appended(store)
@@ -378,7 +387,13 @@ def test_times_that_would_be_others_are_refused(
     assert pq.read_metadata(io.BytesIO(store.get("lake", file).body)).metadata[SPARK.encode()] == b"3.5"
 
 
-def _put(store: WatchedStore, made: pa.Table, recorded: pa.Table | None = None, **how: Any) -> None:
+def _put(
+    store: WatchedStore,
+    made: pa.Table,
+    recorded: pa.Table | None = None,
+    directory: str = "dt=x",
+    **how: Any,
+) -> None:
     """Commit a file that another program has written, with the columns of its footer."""
     bodies = []
     for one in (made, recorded or made):
@@ -386,7 +401,7 @@ def _put(store: WatchedStore, made: pa.Table, recorded: pa.Table | None = None, 
         pq.write_table(one, sink, **how)
         bodies.append(sink.getvalue())
     with write_job(HOME, store=store, conflict_mode="append") as writer:
-        with writer.open("dt=x/a.parquet") as file:
+        with writer.open(f"{directory}/a.parquet") as file:
             file.write(bodies[0])
         writer.describe(1, footer_text(bodies[1], ["dt"]))
 

@@ -34,8 +34,7 @@ _NTZ, _NTZ_TYPE = "timestampNtz", '"timestamp_ntz"'
 
 _NUMBERS = {"byte", "short", "integer", "long", "float", "double"}
 _TIMES = {"date", "timestamp", "timestamp_ntz"}
-_BOUNDED = {"string", "boolean", *_NUMBERS, *_TIMES}
-_PLAIN = {"binary", *_BOUNDED}
+_PLAIN = {"string", "boolean", "binary", *_NUMBERS, *_TIMES}
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
@@ -306,8 +305,8 @@ def _statistics(file: FileEntry, kinds: Mapping[str, Any]) -> dict[str, str]:
     known = {name: one for name, one in (file.statistics or {}).items() if isinstance(kinds.get(name), str)}
     if nulls := {name: one.nulls for name, one in known.items() if one.nulls is not None}:
         found["nullCount"] = nulls
-    bounded = ("decimal", *_BOUNDED)
-    expected = [name for name in islice(kinds, _INDEXED) if str(kinds[name]).startswith(bounded)]
+    first = islice(kinds.items(), _INDEXED)
+    expected = [name for name, kind in first if isinstance(kind, str) and kind != "binary"]
     if expected and known.keys() >= set(expected):
         # Of a column without values there are none.
         some = [name for name in expected if known[name].values != 0]
