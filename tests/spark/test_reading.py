@@ -119,7 +119,7 @@ def test_columns_that_spark_s_own_writers_recorded_need_no_file(
         for number in range(2):
             put(lake, {"id": [number], "zip": ["007"]}, partition_by=["zip"], conflict_mode="append")
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_s3commit.reader.table.FileReading.inspect", None)
+        patch.setattr("airflow_s3commit.reader.table.FileReading.as_read", None)
         found = read_table(spark, lake.uri)
         assert found.schema.simpleString() == "struct<id:bigint,zip:string>"
         assert rows_of(found) == [(0, "007"), (1, "007")]
