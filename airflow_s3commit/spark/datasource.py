@@ -199,7 +199,7 @@ def register(spark: SparkSession) -> None:
     Arrow batch (``spark.sql.execution.arrow.maxRecordsPerBatch`` or ``….maxBytesPerBatch``), a batch has
     2,000 rows from now on, and no limit in bytes, which Spark would check for each row. If rows have more
     than about 32 KiB on average, set ``maxBytesPerBatch`` to ``64m``. `write_pending` sets these limits only
-    during the write, and not for rows with binary or variant columns.
+    during the write, and not for rows with binary columns.
 
     Args:
         spark: The session, classic or Spark Connect.

@@ -276,9 +276,6 @@ BATCHES_BY_COUNT = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
 
-#: Types whose values are often large, such as images and documents.
-_LARGE = frozenset({"binary", "variant"})
-
 
 def batch_conf(given: Collection[str]) -> dict[str, str]:
     """Return settings to add to a Spark conf; empty if the conf sets a limit on Arrow batches.
@@ -301,12 +298,13 @@ def count_rows(session: SparkSession) -> bool:
 def rows_counted(session: SparkSession, schema: StructType) -> Iterator[None]:
     """Limit a session's Arrow batches by rows only, within the ``with`` block.
 
-    They stay for a schema with binary or variant columns. Another thread that writes in the same session
-    takes these limits for the session's own; if this block ends first, that write is only slower.
+    A schema with binary columns, whose values are often large, keeps the session's own limits. Another thread
+    that writes in the same session takes these for the session's own; if this block ends first, that write
+    is only slower.
     """
-    # A struct's field with the name of such a type counts too; the write is then only slower.
-    words = {word for field in schema.fields for word in re.findall(r"\w+", field.dataType.simpleString())}
-    changed = _LARGE.isdisjoint(words) and count_rows(session)
+    # A struct's field of this name counts too; the write is then only slower.
+    has_binary = any(re.search(r"\bbinary\b", field.dataType.simpleString()) for field in schema.fields)
+    changed = not has_binary and count_rows(session)
 
     def restore() -> None:
         for key in BATCHES_BY_COUNT if changed else ():
