@@ -162,4 +162,4 @@ def test_every_place_asks_one_predicate() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and "is_hidden" in {alias.name for alias in node.names}
     }
-    assert asking == {"protocol/metadata/removal.py", "spark/driver.py"}
+    assert asking == {"protocol/metadata/removal.py", "protocol/steps/files.py", "spark/driver.py"}
