@@ -303,7 +303,7 @@ def _session(ctx: click.Context, values: dict[str, Any]) -> Session:
     place = given if isinstance(given, Destination) else registry
     if place is None:
         raise click.UsageError(
-            "give DEST, or a pattern or nothing and the prefix of a registry with --registry"
+            "give DEST; or name a registry by its prefix with --registry, and give a pattern or no DEST"
         )
     return Session(
         _connection(values),

@@ -100,7 +100,7 @@ def _pendingset_of(pending_key: str) -> str:
 
 _BATCH = 1_000
 
-#: Why a completion is rejected for good. Another reason may pass, as that of a KMS key that is disabled.
+#: Codes with which a store rejects a completion for good. Others may pass, as for a disabled KMS key.
 _OF_PARTS = re.compile("EntityToo(Large|Small)|Invalid(Argument|Part|PartOrder|Request)|MalformedXML")
 
 
