@@ -77,6 +77,7 @@ def write(batches: Measured, schema: pa.Schema, options: TableOptions) -> Files:
     return files
 
 
+@pytest.mark.slow
 def test_rows_of_very_many_partitions_stay_within_their_bound() -> None:
     """Lots of a row or two take far more than their values: that is counted, and no row is lost."""
     schema = pa.schema([("p", pa.int64()), *((f"c{number}", pa.int64()) for number in range(12))])
@@ -89,6 +90,7 @@ def test_rows_of_very_many_partitions_stay_within_their_bound() -> None:
     assert batches.most < 6 * _MIB
 
 
+@pytest.mark.slow
 def test_partitions_with_few_rows_wait_for_more_of_them() -> None:
     """When rows fill their bound, those of the largest partitions are written; small ones have one file."""
     schema = pa.schema([("p", pa.string()), ("x", pa.int64())])

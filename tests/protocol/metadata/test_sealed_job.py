@@ -275,6 +275,7 @@ def test_a_forged_stage_seal_reaches_no_further(place: str) -> None:
     assert len(list(lake.store.list_uploads(bucket, prefix))) == 1
 
 
+@pytest.mark.slow
 def test_a_task_of_ten_thousand_files_is_committed() -> None:
     """A pendingset of 10,000 entries works from seal to manifest, and is held only once."""
     lake, files = Lake(), 10_000

@@ -139,6 +139,7 @@ SOURCE = b'{"number":1,"job_id":null,"files_sha256":"","is_within":true}\n'
         (b"x" * 1_000, 64_000, {"partitions": 10**5}),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_hostile_checkpoint_takes_no_memory(line: bytes, times: int, head: dict[str, Any] | None) -> None:
     """However long it is when it is decompressed, reading it takes a few times the longest line."""
     body = bomb(line, times, head=head)
