@@ -251,8 +251,8 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
                 while (manifest := await asyncio.to_thread(next, looking, None)) is not None:
                     self.log.info("Job %s committed to %s", manifest.job_id, self.destination)
                     yield trigger_event(manifest.to_dict())
-                if feed.memory != remembered:
-                    await self._remember(feed.memory)
+                if self._state is not None and feed.memory not in (None, remembered):
+                    await self._state.aset(self._key, feed.memory)
                     remembered = feed.memory
             except Exception as error:  # a watcher that ends is a schedule that silently stops
                 what = f"{outcome_of(error)}: {described(error)}"
@@ -285,10 +285,6 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
             self.asset_state_store = None
             return None
         return known if isinstance(known, Mapping) and "sha256" in known else None
-
-    async def _remember(self, memory: dict[str, Any] | None) -> None:
-        if self._state is not None and memory is not None:
-            await self._state.aset(self._key, memory)
 
     def _wanted(self) -> Criteria:
         from airflow_s3commit.protocol.watch import Criteria  # noqa: PLC0415 - importing needs none

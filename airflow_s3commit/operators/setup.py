@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -52,7 +53,25 @@ JOB = "job"
 _TASK = ("dag_id", "run_id", "task_id", "map_index")
 
 
-class S3CommitSetupOperator(TableOperator):
+class JobOptionsOperator(TableOperator):
+    """A task that makes a job of a table."""
+
+    template_fields = (*TableOperator.template_fields, "options")
+
+    def __init__(self, **kwargs: Any) -> None:
+        options = options_among(kwargs)
+        super().__init__(**kwargs)
+        self.options = options
+        known = {name: value for name, value in options.items() if is_known(value)}
+        check_value(f"Task {self.task_id}", "options", job_options, known)
+
+    # Airflow looks here for the arguments that ``partial``, ``expand`` and ``default_args`` may have.
+    __init__.__signature__ = Signature(  # type: ignore[attr-defined]
+        [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in JobOptions.__struct_fields__]
+    )
+
+
+class S3CommitSetupOperator(JobOptionsOperator):
     """Sets up a job: one refresh of one destination. Returns the job's reference.
 
     Each try sets up a new job, so that output of a dead try cannot get into it, and then aborts the jobs of
@@ -70,16 +89,13 @@ class S3CommitSetupOperator(TableOperator):
         ``options``. The default of ``conflict_mode`` is the param of that name, and ``replace`` in backfills.
     """
 
-    template_fields = (*TableOperator.template_fields, "options")
     ui_color = "#e8f0f7"
 
     def __init__(self, *, kill_window: float = KILL_WINDOW, **kwargs: Any) -> None:
-        options = options_among(kwargs)
         super().__init__(**kwargs)
-        self.options = {"conflict_mode": CONFLICT_MODE, **options}
+        self.options = {"conflict_mode": CONFLICT_MODE, **self.options}
         self.kill_window = kill_window
         self.check(kill_window=at_least(0))
-        check_options(self.task_id, self.options)
 
     @refusals_are_final()
     def execute(self, context: Context) -> dict[str, str]:
@@ -269,12 +285,6 @@ def options_among(arguments: dict[str, Any]) -> dict[str, Any]:
     """Take a job's options out of keyword arguments, and return them; the others stay."""
     found = {name: arguments.pop(name) for name in JobOptions.__struct_fields__ if name in arguments}
     return {**found, "staging": as_uri(found["staging"])} if "staging" in found else found
-
-
-def check_options(task_id: str, options: Mapping[str, Any]) -> None:
-    """Check a job's options when a DAG is parsed, but for those with a template."""
-    known = {name: value for name, value in options.items() if is_known(value)}
-    check_value(f"Task {task_id}", "options", job_options, known)
 
 
 def job_options(values: Mapping[str, Any]) -> JobOptions:

@@ -12,7 +12,7 @@ from airflow_s3commit.exceptions import InvalidOption, S3CommitError
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry, count_sweep, gauge_pending
 from airflow_s3commit.operators.base import S3CommitBaseOperator, TableOperator, refusals_are_final
-from airflow_s3commit.operators.setup import check_options, job_context, job_options, options_among
+from airflow_s3commit.operators.setup import JobOptionsOperator, job_context, job_options
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, is_pattern, matches
 from airflow_s3commit.protocol.model.job import ObjectOptions
 from airflow_s3commit.settings import DEFAULT_SWEEP_AGE, REGISTRY, REGISTRY_CONNECTION
@@ -178,7 +178,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         return {"destinations": len(reports), **_totals(reports), **counts}
 
 
-class S3CommitCompactOperator(TableOperator):
+class S3CommitCompactOperator(JobOptionsOperator):
     """Writes partitions with many small files anew, by one commit that changes no row.
 
     It reads and writes with pyarrow in its own process; a partition is compacted if that at least halves its
@@ -191,19 +191,16 @@ class S3CommitCompactOperator(TableOperator):
     :param kwargs: Options of the job, as in `S3CommitSetupOperator`: ``retain``, ``object_options``, …
     """
 
-    template_fields = (*TableOperator.template_fields, "partitions", "target_bytes", "options")
+    template_fields = (*JobOptionsOperator.template_fields, "partitions", "target_bytes")
     ui_color = "#e9efe0"
 
     def __init__(
         self, *, partitions: Sequence[str] = (), target_bytes: int | str = 128 * 1024 * 1024, **kwargs: Any
     ) -> None:
-        options = options_among(kwargs)
         super().__init__(**kwargs)
-        self.options = options
         self.partitions = partitions
         self.target_bytes = target_bytes
         self.check(target_bytes=int, partitions=texts)
-        check_options(self.task_id, self.options)
 
     @refusals_are_final()
     def execute(self, context: Context) -> dict[str, Any]:

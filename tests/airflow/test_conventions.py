@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -31,6 +32,9 @@ from airflow_s3commit.task_group import s3_commit_task_group
 from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger
 from tests.airflow.runs import rendered
 from tests.cases import each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INFO = get_provider_info()
 
@@ -65,11 +69,11 @@ def listed() -> list[type]:
 CLASSES = listed()
 
 
-def named(function: object) -> list[str]:
-    """Return the names of a function's own parameters."""
-    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    return [one.name for one in parameters if one.kind in kinds and one.name != "self"]
+def named(function: Callable[..., object]) -> list[str]:
+    """Return the names of a function's own parameters, without those that Airflow alone sees."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
+    return [name for name in names if name != "self"]
 
 
 def documented(cls: type) -> str:

@@ -178,6 +178,17 @@ def test_templates_and_results_are_not_checked_before_they_have_a_value() -> Non
         group(outlets=Asset("flights"), retain=TEMPLATE, object_options={"sse": TEMPLATE})
 
 
+@pytest.mark.parametrize("kind", [S3CommitSetupOperator, S3CommitCompactOperator])
+def test_the_options_of_a_mapped_job_are_known(kind: Any) -> None:
+    """Airflow takes those of all instances, those of each, and defaults of the DAG; and no other names."""
+    with DAG("lake", schedule=None, default_args={"publish": "delta"}):
+        each = kind.partial(task_id="each", **PLACE, retain="7d").expand(conflict_mode=["append", "replace"])
+        with pytest.raises(TypeError, match="unexpected keyword argument 'retained'"):
+            kind.partial(task_id="other", retained="7d")
+        options = each.unmap({**PLACE, "conflict_mode": "replace"}).options
+    assert options == {"retain": "7d", "conflict_mode": "replace", "publish": "delta"}
+
+
 @pytest.mark.parametrize(
     ("kind", "arguments", "named"),
     [
