@@ -120,11 +120,13 @@ class S3CommitGroup:
         # The setup of a mapped group has the map index of the stage, any other has none.
         index = "ti.map_index" if next(self.group.iter_mapped_task_groups(), None) else "-1"
         pull = f"{{{{ ti.xcom_pull(task_ids='{self.setup.task_id}', map_indexes={index})['%s'] }}}}"
+        # Native rendering makes numbers of texts without quotes.
+        kept = "'%s'" if getattr(self.setup.get_dag(), "render_template_as_native_obj", False) else "%s"
         return {
             "S3COMMIT_DESTINATION": pull % "destination",
             "S3COMMIT_JOB": pull % "job_id",
-            "S3COMMIT_STAGE": stage,
-            "S3COMMIT_ATTEMPT": "{{ ti.try_number }}",
+            "S3COMMIT_STAGE": kept % stage,
+            "S3COMMIT_ATTEMPT": kept % "{{ ti.try_number }}",
         }
 
     def stage(self, task: Stage, *, name: str | None = None) -> Stage:

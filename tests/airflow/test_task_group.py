@@ -125,10 +125,12 @@ def test_a_task_with_a_stage_s_name_notes_its_try() -> None:
     assert dag.get_task("s3_commit.resolve_conflicts").named_stages == ["s3_commit.emr", "s3_commit.glue"]
 
 
-def test_a_program_s_environment_names_its_job_and_its_try() -> None:
-    """The templates give what ``s3commit put`` and ``seal`` need, with each try an attempt."""
-    with DAG("nightly", schedule=None), s3_commit_task_group("g", destination="s3://lake/x/") as commit:
-        load = BashOperator(task_id="load", bash_command="true", env=commit.environment("load"))
+@pytest.mark.parametrize("native", [False, True])
+def test_a_program_s_environment_names_its_job_and_its_try(native) -> None:
+    """The templates give what ``s3commit put`` and ``seal`` need, as text, with each try an attempt."""
+    dag = DAG("nightly", schedule=None, render_template_as_native_obj=native)
+    with dag, s3_commit_task_group("g", destination="s3://lake/x/") as commit:
+        load = BashOperator(task_id="load", bash_command="true", env=commit.environment("2013"))
         commit.stage(load)
     reference = {"job_id": "j", "destination": "s3://lake/x/", "staging": "s3://lake/x/__magic_job-j/"}
     pull = lambda **asked: reference if asked == {"task_ids": "g.setup", "map_indexes": -1} else None  # noqa: E731 - a fake's method
@@ -136,7 +138,7 @@ def test_a_program_s_environment_names_its_job_and_its_try() -> None:
     assert load.render_template(load.env, {"ti": ti}) == {
         "S3COMMIT_DESTINATION": "s3://lake/x/",
         "S3COMMIT_JOB": "j",
-        "S3COMMIT_STAGE": "load",
+        "S3COMMIT_STAGE": "2013",
         "S3COMMIT_ATTEMPT": "3",
     }
 
