@@ -193,6 +193,8 @@ class AbortUploadsNotifier(BaseNotifier):
             )
         given: Iterable[Any] = [self.job] if isinstance(self.job, Mapping) else self.job
         if self.job is None:
+            if context.get("dag") is None:
+                raise ValueError("there is no DAG here, as in a deadline's callback, so nothing is aborted")
             named = self.setup_task_ids
             setups = _tasks(context, "S3CommitSetupOperator") if named is None else texts(named)
             known = {task.task_id for task in getattr(context.get("dag"), "tasks", ())}

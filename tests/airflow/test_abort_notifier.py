@@ -109,6 +109,12 @@ def test_a_run_that_set_nothing_up_is_left_alone(store, dag, xcoms) -> None:
     notifier()({"dag": dag, "run_id": "run"})
 
 
+def test_a_deadline_s_callback_is_told_that_it_aborts_nothing(store) -> None:
+    """Airflow calls it without a DAG and without XComs, where it would seem to have worked."""
+    with pytest.raises(ValueError, match="no DAG here, as in a deadline's callback"):
+        notifier(setup_task_ids="setup")({"dag_run": {"dag_id": "nightly", "run_id": "run"}})
+
+
 def test_another_run_is_left_alone(store, dag, xcoms) -> None:
     """Only the jobs of the failed run are aborted."""
     write_stage(store, other := set_up(store))
