@@ -69,7 +69,9 @@ class S3CommitAbortOperator(CommitStepOperator):
         place, job_id = job.reference.destination, job.reference.job_id
         uploads, first, states, state = None, "", dict[str, str](), job.state()
         if state is None or state.state != "committed":
-            states = self._states(context)
+            group_id = getattr(self.task_group, "group_id", None)
+            states = {} if group_id is None else states_of(context, task_group_id=group_id)
+            states.pop(self.task_id, None)
             failed, said = self._failed(context, states, job_id)
             is_sealed = state is not None and state.state == "sealed"
             if is_sealed and self._only_store_failed(states, failed, said):
@@ -100,9 +102,11 @@ class S3CommitAbortOperator(CommitStepOperator):
         context["ti"].xcom_push(key="abort_report", value=report)
         skipped = [name for name, ended in states.items() if ended == "skipped"]
         if not skipped or not {*states.values()} <= {"skipped", "success"}:
+            is_old = state is not None and state.state == "aborted" and context["ti"].try_number > 1
+            advice = " It had ended before: clear setup too, with all that is downstream." if is_old else ""
             raise AirflowFailException(
                 f"{first or 'No commit ran'}. Job {job_id} was aborted with {uploads} pending uploads; none"
-                f" of its output is visible in {place}."
+                f" of its output is visible in {place}.{advice}"
             )
         setups = {task.task_id for task in self.upstream_list if task.is_setup}
         succeeded = [name for name in states if name not in skipped and name not in setups]
@@ -113,8 +117,8 @@ class S3CommitAbortOperator(CommitStepOperator):
             raise AirflowFailException(
                 f"Job {job_id} did not commit, because {', '.join(skipped)} was skipped. {uploads} pending"
                 f" uploads of {', '.join(succeeded)} were aborted. To commit what the others write, give the"
-                ' group skipped_stages="ignore"; if they were cleared alone, clear them with the tasks after'
-                " them."
+                ' group skipped_stages="ignore", and do not pass a branch or short circuit to its stage(); if'
+                " they were cleared alone, clear them with the tasks after them."
             )
         self.log.info("Job %s has nothing to commit: %s skipped", job_id, ", ".join(skipped))
         return {**report, "state": "skipped"}
@@ -153,13 +157,6 @@ class S3CommitAbortOperator(CommitStepOperator):
         said = {task: pulled(context, [task], FAILURE) for task in {*failed.values()}}
         jobs = {task: {one.get("job_id", job_id) for one in notes} for task, notes in said.items()}
         return {name: task for name, task in failed.items() if not jobs[task] or job_id in jobs[task]}, said
-
-    def _states(self, context: Context) -> dict[str, str]:
-        """Return the states of the other tasks in this task's group; nothing without a group."""
-        group_id = getattr(self.task_group, "group_id", None)
-        states = {} if group_id is None else states_of(context, task_group_id=group_id)
-        states.pop(self.task_id, None)
-        return states
 
 
 def abort_until_quiet(

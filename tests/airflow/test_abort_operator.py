@@ -186,7 +186,9 @@ def test_a_skipped_stage_does_not_silently_lose_another_s_output(store, context)
     reference = set_up(store)
     write_stage(store, reference)
     group = Group(reference, context, **NOTHING_TO_DO, other="success")
-    with pytest.raises(AirflowFailException, match=r'refresh.stage.*1 pending.*skipped_stages="ignore"'):
+    with pytest.raises(
+        AirflowFailException, match=r'refresh.stage.*1 pending.*skipped_stages="ignore".*short circuit'
+    ):
         group.teardown.execute(context)
     # The retry finds no upload any more.
     context["ti"].try_number = 2
@@ -321,6 +323,16 @@ def test_output_of_a_stage_that_was_cleared_alone_is_not_lost_without_a_word(sto
     group.no_output = {"refresh.resolve": "an earlier one"}
     with pytest.raises(AirflowFailException, match=r"refresh\.resolve, .* skipped.*cleared alone"):
         group.teardown.execute(context)
+
+
+def test_after_only_failed_tasks_were_cleared_the_teardown_says_what_to_clear(store, context) -> None:
+    """Airflow does not clear setup with them, so they ran for a job that had ended."""
+    reference = set_up(store)
+    group = Group(reference, context, setup="success", stage="failed", commit="upstream_failed")
+    for try_number, said in ((1, r"flights/\.$"), (2, "clear setup too, with all that is downstream")):
+        context["ti"].try_number = try_number
+        with pytest.raises(AirflowFailException, match=said):
+            group.teardown.execute(context)
 
 
 def test_the_first_failure_is_named(store, context) -> None:
