@@ -251,8 +251,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         own = int(context["ti"].try_number)
         if own == 1:
             return None
-        sealed = (attempt for name, attempt in job.sealed_stages() if name == stage)
-        tries = [int(attempt) for attempt in sealed if attempt.isdecimal()]
+        tries = [int(each) for name, each in job.sealed_stages() if name == stage and each.isdecimal()]
         return str(max(tries)) if tries else None
 
     def _attempt_of_driver(self, context: Context, reference: JobReference) -> str | None:
@@ -279,10 +278,11 @@ def stage_name(task_id: str, map_index: int = -1) -> str:
     """Return the default name of a task instance's stage, unique in its DAG."""
     # A dot keeps names apart: no task's id is another task's id, a dot and a number.
     name = task_id if map_index < 0 else f"{task_id}.{map_index}"
-    if len(name) <= _LONGEST_STAGE:
+    known = re.sub("[^A-Za-z0-9_.-]", "", name).lstrip("_.-")[:_LONGEST_STAGE]
+    if known == name:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    return f"{name[: _LONGEST_STAGE - 17]}-{digest}"
+    return f"{known[: _LONGEST_STAGE - 17]}-{digest}".lstrip("-")
 
 
 def defaults_file(environment: Mapping[str, str], program: str | None) -> Path | None:

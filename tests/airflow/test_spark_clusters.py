@@ -14,6 +14,7 @@ from airflow_s3commit import links
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.operators import S3CommitSparkSubmitOperator
 from airflow_s3commit.operators.spark_submit import stage_name
+from airflow_s3commit.protocol.model.layout import check_id
 from tests.airflow.runs import TaskStateStore, new_context, set_up, write_stage
 
 STAGE = "refresh.spark_submit"
@@ -115,3 +116,10 @@ def test_each_instance_of_each_task_has_a_stage_of_its_own() -> None:
     names = [stage_name(task, index) for task in tasks for index in (-1, 0, 1)]
     assert len(set(names)) == len(names)
     assert max(map(len, names)) <= 128
+
+
+@pytest.mark.parametrize("task_id", ["läufe", "laufe", "_load", "日報", "-"])
+def test_any_task_s_id_makes_a_stage(task_id: str) -> None:
+    """Airflow takes letters of any alphabet, and any of its characters first; names stay apart."""
+    assert check_id(stage_name(task_id), "stage")
+    assert stage_name(task_id) != stage_name(f"{task_id}ä")
