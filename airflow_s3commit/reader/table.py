@@ -80,7 +80,9 @@ class FileReading:
                 f"how {name} is to be read only its writer knows: pass format={kind}, with its separator,"
                 " quotes and names of columns, or read the table in Spark with read_table"
             )
-        return cls(name, _KINDS[name]())
+        # By default INT96 becomes nanoseconds, and a time after 2262, such as 9999-12-31, another one.
+        more = {"coerce_int96_timestamp_unit": "us"} if name == "parquet" else {}
+        return cls(name, _KINDS[name](**more))
 
     @property
     def is_text(self) -> bool:

@@ -155,7 +155,7 @@ def footer_text(end: bytes, partitions: Sequence[str]) -> str | None:
     ``end`` has the last bytes of the file, the whole footer among them. Partition columns have no known type.
     """
     try:
-        stored = pq.read_schema(pa.BufferReader(end))
+        stored = pq.ParquetFile(pa.BufferReader(end), coerce_int96_timestamp_unit="us").schema_arrow
     except (pa.ArrowException, OSError, ValueError):
         return None
     return to_text("parquet", stored, pa.schema([(name, pa.string()) for name in partitions]), typed=False)

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv, json, orc
 
 from airflow_s3commit.exceptions import DestinationChanged
 from airflow_s3commit.reader import UnreadableFiles
+from airflow_s3commit.tables.columns import footer_text
 from tests.protocol.building import OURS, THEIRS
+from tests.reader.conftest import write_and_seal
 
 if TYPE_CHECKING:
+    from airflow_s3commit.protocol.steps.task_attempt import TaskAttempt
     from tests.reader.conftest import Table
 
 #: Texts at the edges of what CSV and JSON have a syntax for.
@@ -79,6 +83,26 @@ def test_orc_is_read_back(table: Table, compression: str) -> None:
     found = table.read().to_table().sort_by("id")
     assert found.drop_columns("dt").to_pylist() == data.drop_columns("dt").to_pylist()
     assert set(found["dt"].to_pylist()) == {dt.date(2013, 1, 1)}
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_int96_holds_any_year(table: Table, is_recorded: bool) -> None:
+    """Times that Spark's own writer stores by default come back, those that nanoseconds cannot hold too."""
+    moments = [dt.datetime(1582, 1, 1), TIME.replace(tzinfo=None), dt.datetime(9999, 12, 31)]
+    sink = io.BytesIO()
+    data = pa.table({"at": pa.array(moments, pa.timestamp("us"))})
+    pq.write_table(data, sink, use_deprecated_int96_timestamps=True)
+
+    def write(attempt: TaskAttempt) -> None:
+        with attempt.open("a.parquet") as file:
+            file.write(sink.getvalue())
+        if is_recorded:
+            attempt.describe(1, footer_text(sink.getvalue(), []))
+
+    job = table.lake.set_up()
+    write_and_seal(job, write)
+    job.commit()
+    assert table.read().to_table().to_pydict() == {"at": moments}
 
 
 @pytest.mark.parametrize(
