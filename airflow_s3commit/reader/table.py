@@ -24,7 +24,7 @@ from airflow_s3commit.tables.columns import DifferentTypes, WrittenSchema, from_
 from airflow_s3commit.tables.options import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyarrow.fs import FileSystem
 
@@ -192,16 +192,8 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError("a dataset read by the log cannot be listed or changed")
 
-    get_file_info_selector = _refuse
-    create_dir = _refuse
-    delete_dir = _refuse
-    delete_dir_contents = _refuse
-    delete_root_dir_contents = _refuse
-    delete_file = _refuse
-    move = _refuse
-    copy_file = _refuse
-    open_output_stream = _refuse
-    open_append_stream = _refuse
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
+    get_file_info_selector = move = copy_file = open_output_stream = open_append_stream = _refuse
 
 
 def _committer(committed: TableFile) -> str:
@@ -337,8 +329,10 @@ def _recorded(table: Table, job_id: str, text: str, reading: FileReading) -> tup
     return job_id, replace(known, files=reading.as_read(known.files))
 
 
-def table_schema(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> pa.Schema:
-    """Return the columns of a table's files: all columns, each in a type for the values of all files.
+def table_schema(
+    table: Table, schemas: Sequence[tuple[str, WrittenSchema]], fold: Callable[[str], str] = str
+) -> pa.Schema:
+    """Return the columns of a table's files, as `merge` does: all of them, each in a type for all values.
 
     Raises:
         UnreadableFiles: There is no such type for a column.
@@ -346,7 +340,7 @@ def table_schema(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> 
     if not schemas:
         return pa.schema([])
     try:
-        return merge([schema.files for _, schema in schemas])
+        return merge([schema.files for _, schema in schemas], fold)
     except DifferentTypes as error:
         one, other = (schemas[number][0] or "another program" for number in error.numbers)
         raise UnreadableFiles(

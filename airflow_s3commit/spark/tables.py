@@ -161,7 +161,7 @@ def read_table(
     elif recorded is not None:
         whole = recorded
     elif has_record:
-        whole = _columns(table, schemas)
+        whole = _columns(spark, table, schemas)
     else:
         whole = source.read(table.examples, None).schema if table.examples else StructType()
     columns = [column for column in whole if column.name not in partitions]
@@ -181,16 +181,17 @@ def _recorded(table: Table) -> StructType | None:
     return None
 
 
-def _columns(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> StructType:
+def _columns(spark: SparkSession, table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> StructType:
     """Return the columns of all commits, in the types that Spark gave them."""
-    merged = table_schema(table, schemas)
+    has_case = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    merged = table_schema(table, schemas, str if has_case else str.lower)
     known: dict[str, StructField] = {}
     for _, schema in schemas:
         written = (schema.files.metadata or {}).get(ROW_METADATA.encode())
         for column in StructType.fromJson(json.loads(written)).fields if written is not None else ():
             # A column that was widened has its widest type.
             own, all_ = (found.get_field_index(column.name) for found in (schema.files, merged))
-            if own >= 0 and schema.files.field(own).type == merged.field(all_).type:
+            if min(own, all_) >= 0 and schema.files.field(own).type == merged.field(all_).type:
                 known.setdefault(column.name, column)
     return StructType(
         [known.get(column.name) or StructField(column.name, _type(table, column)) for column in merged]

@@ -244,10 +244,11 @@ class DifferentTypes(ValueError):
         self.kinds = kinds
 
 
-def merge(schemas: Sequence[pa.Schema]) -> pa.Schema:
+def merge(schemas: Sequence[pa.Schema], fold: Callable[[str], str] = str) -> pa.Schema:
     """Return a schema with all columns, by name, each in the narrowest type that holds those of all schemas.
 
     The columns are in the order of the schemas; the metadata is that of the first schema with all of them.
+    Names of several schemas that are one to ``fold`` are one column's, which has the first of them.
 
     Raises:
         DifferentTypes: There is no such type for a column.
@@ -257,20 +258,24 @@ def merge(schemas: Sequence[pa.Schema]) -> pa.Schema:
     fields: dict[str, tuple[int, pa.Field]] = {}
     for number, schema in enumerate(schemas):
         for field in schema:
-            first, known = fields.setdefault(field.name, (number, field))
-            kind = _common(known.type, field.type)
+            first, known = fields.setdefault(fold(field.name), (number, field))
+            kind = _common(known.type, field.type, fold)
             if kind is None:
                 raise DifferentTypes(field.name, (first, number), (known.type, field.type))
             if not kind.equals(known.type):
                 # An error names a schema that has the type.
-                first, known = number, field.with_type(kind).with_nullable(known.nullable)
-            fields[field.name] = (first, known.with_nullable(known.nullable or field.nullable))
-    whole = pa.schema([field for _, field in fields.values()])
+                first, known = number, known.with_type(kind)
+            fields[fold(field.name)] = (first, known.with_nullable(known.nullable or field.nullable))
+    everywhere = set.intersection(*({*map(fold, schema.names)} for schema in schemas))
+    # Where a field is missing it is null, even if it is required elsewhere.
+    whole = pa.schema(
+        [field if name in everywhere else field.with_nullable(True) for name, (_, field) in fields.items()]
+    )
     same = (schema.metadata for schema in schemas if schema.equals(whole))
     return whole.with_metadata(next(same, None))
 
 
-def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def _common(one: pa.DataType, other: pa.DataType, fold: Callable[[str], str]) -> pa.DataType | None:
     """Return the narrowest type that holds the values of both; None if there is none."""
     if one.equals(other) or pt.is_null(other):
         return one
@@ -285,26 +290,27 @@ def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return pa.decimal128(digits, scale) if digits <= _DECIMAL_DIGITS else None
     if pt.is_timestamp(one) and pt.is_timestamp(other):
         return pa.timestamp("us", one.tz) if one.tz == other.tz else None
-    return _nested(one, other)
+    return _nested(one, other, fold)
 
 
-def _nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def _nested(one: pa.DataType, other: pa.DataType, fold: Callable[[str], str]) -> pa.DataType | None:
     if pt.is_list(one) and pt.is_list(other):
-        item = _field(one.value_field, other.value_field)
+        item = _field(one.value_field, other.value_field, fold)
         return pa.list_(item) if item is not None else None
     if pt.is_map(one) and pt.is_map(other):
-        key, item = _common(one.key_type, other.key_type), _field(one.item_field, other.item_field)
+        key = _common(one.key_type, other.key_type, fold)
+        item = _field(one.item_field, other.item_field, fold)
         return pa.map_(key, item) if key is not None and item is not None else None
     if pt.is_struct(one) and pt.is_struct(other):
         try:
-            return pa.struct(list(merge([pa.schema(list(one)), pa.schema(list(other))])))
+            return pa.struct(list(merge([pa.schema(list(one)), pa.schema(list(other))], fold)))
         except DifferentTypes:
             return None
     return None
 
 
-def _field(one: pa.Field, other: pa.Field) -> pa.Field | None:
-    kind = _common(one.type, other.type)
+def _field(one: pa.Field, other: pa.Field, fold: Callable[[str], str]) -> pa.Field | None:
+    kind = _common(one.type, other.type, fold)
     return one.with_type(kind).with_nullable(one.nullable or other.nullable) if kind is not None else None
 
 

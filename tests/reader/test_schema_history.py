@@ -58,6 +58,22 @@ def test_a_column_that_was_added_or_widened_is_read(table: Table, opened: list[s
     assert table.read(since=2).schema == found.schema
 
 
+def test_a_required_field_that_was_added_is_null_in_older_files(table: Table) -> None:
+    """Spark's own writers require what has no nulls, within structs too, and older rows lack it."""
+
+    def rows(number: int, *names: str) -> pa.Table:
+        fields = [pa.field(name, pa.int64(), nullable=False) for name in names]
+        kind = pa.struct(fields)
+        values = dict.fromkeys(names, number)
+        columns = [pa.field("s", kind, nullable=False), pa.field("l", pa.list_(kind), nullable=False)]
+        return pa.table({"s": [values], "l": [[values]]}, schema=pa.schema(columns))
+
+    table.commit({"a.parquet": rows(1, "x")})
+    table.commit({"b.parquet": rows(2, "x", "y")}, THEIRS, conflict_mode="append")
+    found = table.read().to_table().to_pylist()
+    assert found == [{"s": one, "l": [one]} for one in ({"x": 1, "y": None}, {"x": 2, "y": 2})]
+
+
 def test_types_without_a_common_one_are_refused_by_name(table: Table) -> None:
     """The error has the column, both types and both jobs; a given schema, or a replace, ends it."""
     table.commit_as(pa.table({"n": [1], "dt": ["a"]}), partition_by=["dt"])

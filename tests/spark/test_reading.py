@@ -33,7 +33,12 @@ IGNORES_MISSING = "spark.sql.files.ignoreMissingFiles"
 def spark(spark_with_s3a: SparkSession) -> Iterator[SparkSession]:
     """Return the session; what a test sets is unset after it."""
     yield spark_with_s3a
-    for name in (IGNORES_LOGS, IGNORES_MISSING, "spark.sql.files.maxPartitionBytes"):
+    for name in (
+        IGNORES_LOGS,
+        IGNORES_MISSING,
+        "spark.sql.files.maxPartitionBytes",
+        "spark.sql.caseSensitive",
+    ):
         spark_with_s3a.conf.unset(name)
 
 
@@ -214,6 +219,21 @@ def test_the_columns_are_those_of_all_commits(spark: SparkSession, lake: Lake) -
     fill(spark.sql("select 'text' as id, 3 as p"), lake, partitionBy="p")
     with pytest.raises(UnreadableFiles, match=r"'id' of .* is int64 in files of .* and string in files of"):
         read_table(spark, lake.uri)
+
+
+def test_case_makes_no_other_column(spark: SparkSession, lake: Lake) -> None:
+    """Columns and fields that commits spell otherwise are one to Spark, unless its session says otherwise."""
+    fill(spark.sql("select 1 as id, named_struct('a', 1) as s"), lake)
+    fill(spark.sql("select named_struct('A', 2L, 'b', 'x') as S, 2L as ID"), lake)
+    found = read_table(spark, lake.uri)
+    assert found.dtypes == [("id", "bigint"), ("s", "struct<a:bigint,b:string>")]
+    assert rows_of(found) == [(1, (1, None)), (2, (2, "x"))]
+    assert rows_of(found.where("id > 1 and s.a > 1")) == [(2, (2, "x"))]
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    assert read_table(spark, lake.uri).select("id", "ID").collect() in (
+        [(1, None), (None, 2)],
+        [(None, 2), (1, None)],
+    )
 
 
 def test_what_spark_would_read_otherwise_is_refused(spark: SparkSession, lake: Lake) -> None:

@@ -192,6 +192,17 @@ def test_columns_keep_their_order_and_metadata_stays_true() -> None:
     assert merge([first]) is first
 
 
+def test_names_of_one_column_are_those_that_a_rule_makes_one() -> None:
+    """By default case counts; where it does not, the first spelling stays, at any depth."""
+    one, other = (
+        pa.schema([(name, kind), ("s", pa.list_(pa.struct([(f"{name}x", kind)])))])
+        for name, kind in (("a", pa.int32()), ("A", pa.int64()))
+    )
+    assert merge([one, other]).names == ["a", "s", "A"]
+    nested = pa.list_(pa.struct([("ax", pa.int64())]))
+    assert merge([one, other], str.lower) == pa.schema([("a", pa.int64()), ("s", nested)])
+
+
 MOMENT = dt.datetime(1890, 1, 2, 3, 4, 5, 6)
 EAST = dt.timezone(dt.timedelta(hours=9))
 
