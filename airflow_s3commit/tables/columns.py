@@ -222,9 +222,7 @@ def from_text(text: str, where: str) -> WrittenSchema:
     columns = WrittenColumns.of(text, where)
     names = columns.partitions
     if columns.arrow is None:
-        raise InvalidOption(
-            f"{where} has columns without Arrow's encoding, as Spark's own writers record them"
-        )
+        raise InvalidOption(f"{where} has columns without Arrow's encoding, as Spark's own writers do")
     try:
         whole = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(columns.arrow, validate=True)))
         partitions = pa.schema([whole.field(name) for name in names])
@@ -268,9 +266,8 @@ def merge(schemas: Sequence[pa.Schema], fold: Callable[[str], str] = str) -> pa.
             fields[fold(field.name)] = (first, known.with_nullable(known.nullable or field.nullable))
     everywhere = set.intersection(*({*map(fold, schema.names)} for schema in schemas))
     # Where a field is missing it is null, even if it is required elsewhere.
-    whole = pa.schema(
-        [field if name in everywhere else field.with_nullable(True) for name, (_, field) in fields.items()]
-    )
+    found = ((field, name in everywhere) for name, (_, field) in fields.items())
+    whole = pa.schema([field if is_there else field.with_nullable(True) for field, is_there in found])
     same = (schema.metadata for schema in schemas if schema.equals(whole))
     return whole.with_metadata(next(same, None))
 
