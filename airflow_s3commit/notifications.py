@@ -57,9 +57,9 @@ class AbortUploadsNotifier(BaseNotifier):
 
     It leaves alone a job that the run's teardown has kept because the store failed the commit.
 
-    Set it on the DAG: that callback is the only one that Airflow calls when a run exceeds ``dagrun_timeout``.
-    It may be called repeatedly and does not change committed jobs. It returns after ``time_limit``, because
-    Airflow kills slow callbacks; the teardown of a later try, or a sweep, aborts the remaining uploads.
+    Set it on the DAG: ``dagrun_timeout`` calls no other, and that of a task also aborts jobs of other groups
+    and items, which may still run. It may be called repeatedly and does not change committed jobs. It returns
+    after ``time_limit``; the teardown of a later try, or a sweep, aborts the remaining uploads.
 
     It aborts at least twice, ``kill_window`` seconds apart: Airflow calls it while tasks are still being
     killed, and the next abort finds uploads that they have started since. It repeats the abort as long as it
