@@ -107,6 +107,25 @@ def test_a_job_whose_records_were_deleted_is_unknown_to_processes_that_know_it()
             step()
 
 
+def test_a_driver_learns_that_its_job_was_aborted() -> None:
+    """A process that asks nobody after each step asks when it misses what its tasks wrote."""
+    lake = Lake()
+    job = Job.setup(lake.store, lake.destination, alone="driver")
+    task = lake.run_task(lake.job(job.reference.job_id), NEW)
+    lake.job(job.reference.job_id).abort()
+    with pytest.raises(JobClosed, match="is aborted"):
+        job.seal_stage("spark", "1", [task])
+
+
+def test_a_part_goes_by_the_seal_that_was_handed_over() -> None:
+    """A part of a commit completes nothing if the job has another seal than the one that was reviewed."""
+    lake = Lake()
+    lake.sealed(NEW)
+    with pytest.raises(InvalidRecord, match="is not the seal that was handed over"):
+        lake.job().complete_part(0, 1, seal_sha256="0" * 64)
+    assert lake.data() == {}
+
+
 def test_an_attempt_whose_process_is_gone_is_aborted_by_another() -> None:
     """Its recorded uploads are aborted, again and even after the job, and it cannot be sealed any more."""
     lake = Lake()

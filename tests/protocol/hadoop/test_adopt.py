@@ -231,6 +231,32 @@ def test_what_is_left_after_an_abort_is_aborted_too() -> None:
     assert dead.keys(MAGIC) == []
 
 
+def test_a_commit_that_dies_is_recovered_or_counts_each_upload_once() -> None:
+    """An adopted job that has begun to publish is recovered as any other, and an abort counts no copy."""
+    for end in ("recover", "abort"):
+        dead = DeadJob.magic()
+        faulty = FaultyStore(dead.store, Fault("crash-after", verb="complete_upload"))
+        with pytest.raises(Crash):
+            Adoption(faulty, dead.destination, UUID).commit()
+        adopted = Adoption(dead.store, dead.destination, UUID)
+        if end == "abort":
+            assert adopted.abort() == AbortReport(uploads=4, objects=1)
+        else:
+            staging = f"s3://{BUCKET}/{MAGIC}"
+            reference = JobReference(job_id=UUID, destination=f"s3://{BUCKET}/{ROOT}", staging=staging)
+            assert isinstance(Job.at(dead.store, reference).recover(), Manifest)
+        assert len(dead.visible()) == (0 if end == "abort" else len(dead.contents))
+        assert dead.pending_keys() == []
+
+
+def test_an_upload_that_is_named_and_listed_is_counted_once() -> None:
+    """With unique file names Hadoop's names have the job's id, so a listing shows what its files name."""
+    dead = DeadJob()
+    dead.commit_staging_task(0, {f"day=17/part-00000-{UUID}.parquet": (b"1",)})
+    assert give_up(dead, "staging").uploads == 1
+    assert dead.pending_keys() == []
+
+
 def test_a_job_that_left_nothing_is_not_known() -> None:
     """A wrong id, or a wrong destination, is an error that says where it looked."""
     dead = DeadJob()

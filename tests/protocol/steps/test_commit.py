@@ -11,10 +11,13 @@ from airflow_s3commit.exceptions import (
     JobClosed,
     Unavailable,
 )
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.steps import append, files
+from airflow_s3commit.protocol.steps.seal import seal_stage
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, Crash, Lake, an_id, apart, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, Crash, Lake, an_id, apart, named, once
 
 OLD = {"dt=1/old": b"old", "dt=2/old": b"old"}
 
@@ -55,6 +58,39 @@ def test_a_commit_takes_no_more_than_its_preview_has_shown(path: str, during: bo
     if not during:
         job.commit(generation=job.preview().generation)
         assert lake.data().keys() == {"dt=2/old", named("dt=1/a")}
+
+
+def test_a_preview_holds_for_all_below_an_overwritten_directory() -> None:
+    """A later commit anywhere below a directory that a Spark job overwrites refuses its commit."""
+    lake = Lake()
+    job = lake.set_up(conflict_mode="as-written", committer="partitioned")
+    task = lake.run_task(job, {"dt=1/h=0/a": b"1"})
+    seal_stage(job._recorded(), "spark", "1", [task], removes="partitions", replaced=["dt=1"])
+    job.seal()
+    seen = job.preview().generation
+    _rival(lake, "rival", "dt=1/h=1/b")
+    with pytest.raises(DestinationChanged, match="generation 2 changed its partitions"):
+        job.commit(generation=seen)
+    assert lake.data().keys() == {named("dt=1/h=1/b", an_id("rival"))}
+
+
+def test_a_preview_of_the_only_writer_is_read_in_the_log() -> None:
+    """A process that writes alone commits by a preview after other jobs have committed since its setup."""
+    lake = Lake()
+    options = JobOptions(committer="magic", conflict_mode="append")
+    job = Job.setup(lake.store, lake.destination, options=options, alone="writer")
+    lake.run_stage(job, {"dt=1/a": b"1"})
+    job.seal()
+    _rival(lake, "rival", "dt=1/b")
+    assert job.commit(generation=job.preview().generation).generation == 3
+
+
+def test_a_commit_that_another_process_finishes_returns_the_same_manifest() -> None:
+    """A process that finds the seal gone, because another one has committed the job, says what that did."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1"})
+    lake.store.before = once("get", f"{HOME}open/{OURS}/sealed.json", lambda: lake.job().commit())
+    assert job.commit() == lake.job().manifest()
 
 
 def test_a_commit_is_refused_for_a_generation_that_is_not_there() -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from airflow_s3commit.exceptions import InvalidRecord, OutcomeUnknown
 from airflow_s3commit.protocol.steps import finish
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, ROOT, THEIRS, Crash, Lake, named
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named
 
 ENTRY = f"log/{2:020d}.json"
 
@@ -59,6 +60,25 @@ def test_a_file_that_is_written_over_after_the_entry_stays(old: str) -> None:
     assert lake.data() == {old: b"newer", "dt=1/added": b"newer", named("dt=1/a"): b"1"}
 
 
+@each("when", ["before the entry", "after it"])
+def test_nothing_is_deleted_by_an_entry_that_was_written_over(when: str) -> None:
+    """A commit takes and deletes nothing by an entry that is not the one that the next one follows."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    if when == "before the entry":
+        lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS).commit()
+    job = lake.sealed({"dt=1/a": b"1"})
+    if when == "after it":
+        lake.store.die("put", ENTRY, after=True)
+        with pytest.raises(Crash):
+            job.commit()
+        lake.store.rest()
+    lake.tamper(f"{HOME}log/{1:020d}.json", old=b'"since":1', new=b'"since":2')
+    with pytest.raises((InvalidRecord, OutcomeUnknown), match="does not follow"):
+        lake.job().commit()
+    assert lake.data()["dt=1/old"] == b"old"
+
+
 @each("end", ["commit", "abort"])
 def test_staging_of_more_than_a_page_goes(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much tasks have staged, counted or not, nothing of it is left or pending after the end."""
@@ -70,6 +90,17 @@ def test_staging_of_more_than_a_page_goes(end: str, monkeypatch: pytest.MonkeyPa
     getattr(lake.job(), end)()
     assert (lake.staging(), lake.pending(), lake.keys(f"{HOME}open/")) == ([], [], [])
     assert len(lake.data()) == (4 if end == "commit" else 0)
+
+
+@each("end", ["commit", "abort"])
+def test_what_a_job_has_in_two_buckets_goes(end: str) -> None:
+    """The end of a job removes its records from both buckets; done again, also what came late."""
+    lake = Lake()
+    getattr(lake.sealed({"dt=1/a": b"1"}, staging="s3://other/jobs/"), end)()
+    assert lake.keys(f"{HOME}open/") == []
+    lake.store.put("other", f"jobs/__magic_job-{OURS}/late.pendingset", b"late")
+    getattr(lake.job(), end)()
+    assert lake.everything()["other"] == ({}, [])
 
 
 def test_an_abort_leaves_what_an_older_log_had_of_its_id() -> None:

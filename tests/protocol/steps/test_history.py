@@ -249,6 +249,15 @@ def _many(lake: Lake, watched: Watched, count: int) -> None:
         lake.abort(f"{number:08d}-0000-4000-8000-000000000000")(watched)
 
 
+def test_a_release_writes_a_checkpoint_too() -> None:
+    """A log whose thirteenth entry is a release has a checkpoint of it."""
+    lake, watched = generations(due=True)
+    _many(lake, watched, 9)
+    lake.release()(watched)
+    assert watched.entries()[12]["kind"] == "release"
+    assert list(lake.store.list_objects(BUCKET, checkpoint_key(HOME, 13)))
+
+
 def test_a_checkpoint_says_what_the_log_says() -> None:
     """The table is the same with and without checkpoints, and with one it takes fewer requests."""
     lake, watched = generations()
@@ -312,6 +321,8 @@ def test_readers_get_each_file_once_and_learn_of_a_rollback() -> None:
     for seen in (1, 2, 3):
         with pytest.raises(HistoryRewound, match="rolled back to 1"):
             refuse_rewound(watched, HOME, seen, 4)
+    # What a reader stops before does not concern it.
+    refuse_rewound(watched, HOME, 2, 3)
     refuse_rewound(watched, HOME, 4, 4)
     with pytest.raises(HistoryRewound, match="begun anew"):
         refuse_rewound(watched, HOME, 40, 4)

@@ -44,6 +44,23 @@ def test_a_commit_that_empties_a_partition_leaves_the_marker_of_a_later_one() ->
             assert _marked(lake, "dt=1") == _newest(lake, watched, "dt=1")
 
 
+def test_a_slow_commit_leaves_no_marker_in_what_a_rollback_has_emptied() -> None:
+    """A partition that a rollback empties while a commit is finished has no marker in the end."""
+
+    def world() -> tuple[Lake, list[Actor]]:
+        lake = Lake(older=False)
+        set_up(lake.context(A), JobOptions(conflict_mode="append", partition_success=True), {})
+        lake.write(A)(lake.store)
+        return lake, [lake.commit(A), lake.roll_back(B, 1)]
+
+    lake, actors = world()
+    for own in range(calls_of(lake, actors[0]) + 1):
+        lake, actors = world()
+        watched, _ = play(lake, actors, [(0, own), (1, 1_000_000)])
+        is_there = bool(watched.table())
+        assert [_marked(lake, name) is not None for name in ("dt=1", "dt=2")] == [is_there, is_there]
+
+
 def test_a_job_that_retains_does_not_commit_beside_markers() -> None:
     """Set up before the first marker of a partition, it is refused at its commit, and aborted."""
     lake = Home()
