@@ -181,7 +181,7 @@ def older_files(context: JobContext) -> set[str]:
     """Return the keys with the job's id that the first entry lists as older than the log."""
     store, home = context.store, context.layout.destination
     first = read_entry(store, home, 1).entry
-    if first.commit is None or first.job_id is not None:
+    if first.commit is None:
         return set()
     files = files_of(store, home, Source.of(first, first.commit))
     return {file.key for file in files if owner_of(file.key) == context.job_id}

@@ -151,13 +151,12 @@ def end_job(context: JobContext, log: Log, make: Callable[[Position], Entry], *,
     first a hundred times, with ``otherwise``: the state of the job and the next action.
     """
     for _ in range(TRIES):
-        if log.end is not None:
-            return log.end
-        append(context, log, make)
+        if log.end is None:
+            append(context, log, make)
         if log.end is None:
             log.read()
-    if log.end is not None:
-        return log.end
+        if log.end is not None:
+            return log.end
     raise Unavailable(f"{context.name}: entries of other jobs came first {TRIES} times. {otherwise}")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -27,7 +27,6 @@ from airflow_s3commit.exceptions import (
     NoSuchJob,
     NoSuchKey,
     NoSuchUpload,
-    PreconditionFailed,
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.metadata.context import (
@@ -260,8 +259,7 @@ def create_unless_ended(
         end = find_end(context)
 
     def delete(_: Entry) -> None:
-        with suppress(PreconditionFailed):
-            delete_record(context, bucket, key, if_match=stored.etag)
+        delete_record(context, bucket, key)
 
     if end is not None:
         clean_up, doing = partial(withdraw or delete, end), f"clearing away {stored.uri}"

@@ -37,7 +37,7 @@ from airflow_s3commit.protocol.steps.files import TableFiles, data_objects, writ
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import newest_entry, read_table, write_checkpoint
 from airflow_s3commit.protocol.steps.log import Log, find_receipt
-from airflow_s3commit.protocol.steps.publish import publish, publish_if_missing
+from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, ObjectStore, ObjectToDelete, Upload
 from airflow_s3commit.store.execute import outcomes
 
@@ -126,8 +126,7 @@ def find_jobs(
     for root in dict.fromkeys(roots):
         for owner, _, info in owned(store, root.bucket, root.key(MAGIC_PREFIX), job_id):
             found = jobs.setdefault(owner, Found(Layout.of(home, owner, root)))
-            if not found.records:
-                found.layout = Layout.of(home, owner, root)
+            found.layout = Layout.of(home, owner, root)
             found.saw_staged(info)
     for owner, name, info in owned(store, home.bucket, home.key(OPEN_JOBS), job_id):
         found = jobs.setdefault(owner, Found(Layout.of(home, owner)))
@@ -281,8 +280,6 @@ def release(context: JobContext, now: float) -> int:
             log.read()
             if not log.head.number:
                 return 0
-            if (newest := log.read_newest()) is not None:
-                publish_if_missing(context, newest)
             # What may go is worked out anew at each try: a rollback may have brought some of it back.
             table = read_table(store, home, log.head.number)
             # A release makes the table forget what the one before freed; so that is deleted first.
