@@ -108,7 +108,7 @@ class MemoryStore:
         # They change no behaviour.
         self.profiles: defaultdict[str, StoreProfile] = defaultdict(StoreProfile)
         self._lock = threading.RLock()
-        self._upload_ids = count(1)
+        self._uploads_started = 0
 
     def check_bucket(self, bucket: str) -> None:
         """Implement `ObjectStore.check_bucket`."""
@@ -212,7 +212,8 @@ class MemoryStore:
     ) -> str:
         """Implement `ObjectStore.create_upload`."""
         with self._lock:
-            upload_id = f"upload-{next(self._upload_ids):06d}"
+            self._uploads_started += 1
+            upload_id = f"upload-{self._uploads_started:06d}"
             sent = {f"{METADATA_PREFIX}{name.lower()}": value for name, value in metadata.items()}
             self._bucket(bucket).uploads[upload_id] = _Pending(key, self._now(), {**(headers or {}), **sent})
             return upload_id

@@ -370,7 +370,7 @@ class PartitionSplitter:
         codes = self._codes(rows)
         if (codes[1:] < codes[:-1]).any():
             # The sort of 16-bit integers is several times as fast.
-            narrow = codes.astype(np.int16) if codes.max() <= np.iinfo(np.int16).max else codes
+            narrow = codes.astype(np.int16) if np.max(codes) <= np.iinfo(np.int16).max else codes
             order = np.argsort(narrow, kind="stable")
             codes, rows = codes[order], rows.take(pa.array(order))
         bounds = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist(), len(codes)]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count
 from typing import Any
 
 import pytest
@@ -132,7 +131,8 @@ class World:
             min_part_bytes=1,
             now=self.clock.time,
         )
-        self.ids = count()
+        # A range can be copied, and from Python 3.14 on `itertools.count` cannot.
+        self.ids = iter(range(1_000_000))
         self.reach("nothing", self._put_old)
 
     def _put_old(self) -> None:
@@ -342,14 +342,14 @@ class World:
     def _progress(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _KEPT} | {
             "_buckets": self.store._buckets,
-            "_upload_ids": self.store._upload_ids,
+            "_uploads_started": self.store._uploads_started,
         }
 
     def _go_on_from(self, progress: dict[str, Any]) -> None:
         """Begin with copies of what the store changes in place, which are the folders, not their content."""
         for name in _KEPT:
             setattr(self, name, copy(progress[name]))
-        self.store._upload_ids = copy(progress["_upload_ids"])
+        self.store._uploads_started = progress["_uploads_started"]
         self.store._buckets = {
             name: replace(
                 bucket,

@@ -87,7 +87,7 @@ class GuardedLake(Lake):
             self.store.inner._buckets = _copied(buckets)
             # Later writes have ids of their own.
             self._ids = iter(range(1_000_000, 2_000_000))  # type: ignore[assignment]
-            self.store.inner._upload_ids = iter(range(1_000_000, 2_000_000))  # type: ignore[assignment]
+            self.store.inner._uploads_started = 1_000_000
 
     def get(self, key: str) -> bytes:
         """Return an object's content."""
