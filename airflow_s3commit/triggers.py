@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakValueDictionary
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_s3commit._causes import described
+from airflow_s3commit.exceptions import AccessDenied
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
@@ -173,7 +174,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
                 seen, outcome = described(error), outcome_of(error)
                 if outcome != "unavailable":
                     self.log.error("Giving up: %s: %s", outcome, seen)  # noqa: TRY400 - the task fails with it
-                    yield _unsuccessful("error", outcome, seen)
+                    yield trigger_event({"status": "error", "outcome": outcome, "message": seen})
                     return
             else:
                 seen, outcome = look.seen, look.outcome
@@ -182,7 +183,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
                     return
             self.log.info("Not yet: %s: %s", outcome, seen)
             if last:
-                yield _unsuccessful("timeout", outcome, seen)
+                yield trigger_event({"status": "timeout", "outcome": outcome, "message": seen})
                 return
             due = poller.next_due(self.poke_interval)
             await asyncio.sleep(due if left is None else min(due, left))
@@ -241,12 +242,12 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         from airflow_s3commit.protocol.watch import outcome_of  # noqa: PLC0415 - keeps DAG parsing light
 
         feed: ManifestFeed | None = None
-        remembered: dict[str, Any] | None = None
+        seen = remembered = cast("Mapping[str, Any] | None", None)
         while True:
             try:
                 if feed is None:
-                    feed = await asyncio.to_thread(self._open, await self._recall())
-                    remembered = feed.memory
+                    feed = await asyncio.to_thread(self._open, seen or await self._recall())
+                    remembered = remembered or feed.memory
                 looking = feed.look()
                 while (manifest := await asyncio.to_thread(next, looking, None)) is not None:
                     self.log.info("Job %s committed to %s", manifest.job_id, self.destination)
@@ -257,6 +258,9 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
             except Exception as error:  # a watcher that ends is a schedule that silently stops
                 what = f"{outcome_of(error)}: {described(error)}"
                 self.log.warning("Searching again in %g s: %s", self.poke_interval, what)
+                if feed is not None and isinstance(error, AccessDenied):
+                    # The connection may have other keys by now.
+                    seen, feed = feed.memory, None
             await asyncio.sleep(self.poke_interval)
 
     @property
@@ -301,7 +305,3 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
 
         place = Destination.parse(self.destination)
         return ManifestFeed(self.hook().store, place, self._wanted().unmet, memory)
-
-
-def _unsuccessful(status: str, outcome: str, message: str) -> TriggerEvent:
-    return trigger_event({"status": status, "outcome": outcome, "message": message})

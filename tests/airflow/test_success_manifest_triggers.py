@@ -15,7 +15,9 @@ from airflow.sdk.module_loading import import_string
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger
 
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
+from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, Snapshot
+from airflow_s3commit.store.forwarding import ForwardingStore
 from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger
 from tests.airflow.runs import DAY, FLIGHTS, commit
 
@@ -219,3 +221,28 @@ def test_a_watcher_survives_errors(store, monkeypatch) -> None:
     at_look(monkeypatch, len(answers) + 2, lambda: made.update(commit(store)))
     assert [event["job_id"] for event in events(watcher())] == [made["job_id"]]
     assert not answers
+
+
+class Keys(ForwardingStore):
+    """A store with keys that may be taken back."""
+
+    valid = True
+
+    def forward(self, verb: str, bucket: str, key: str, make: Callable[[], Any]) -> Any:
+        if not self.valid:
+            raise AccessDenied("403")
+        return super().forward(verb, bucket, key, make)
+
+
+def test_a_watcher_uses_the_keys_that_its_connection_has_now(store, monkeypatch) -> None:
+    """It waits for longer than keys are valid, and misses no commit when they are changed."""
+    stores = [old := Keys(store), Keys(store)]
+    monkeypatch.setattr(S3CommitHook, "store", property(lambda self: stores.pop(0)))
+    made: dict[str, str] = {}
+
+    def change() -> None:
+        old.valid = False
+        made.update(commit(store))
+
+    at_look(monkeypatch, 2, change)
+    assert [event["job_id"] for event in events(watcher())] == [made["job_id"]]
