@@ -37,7 +37,7 @@ from airflow_s3commit.protocol.steps.files import TableFiles, data_objects, writ
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import newest_entry, read_table, write_checkpoint
 from airflow_s3commit.protocol.steps.log import Log, find_receipt
-from airflow_s3commit.protocol.steps.publish import publish
+from airflow_s3commit.protocol.steps.publish import publish, publish_if_missing
 from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, ObjectStore, ObjectToDelete, Upload
 from airflow_s3commit.store.execute import outcomes
 
@@ -280,6 +280,9 @@ def release(context: JobContext, now: float) -> int:
             log.read()
             if not log.head.number:
                 return 0
+            # A release has no job that a later sweep would finish.
+            if (newest := log.read_newest()) is not None:
+                publish_if_missing(context, newest)
             # What may go is worked out anew at each try: a rollback may have brought some of it back.
             table = read_table(store, home, log.head.number)
             # A release makes the table forget what the one before freed; so that is deleted first.
