@@ -283,7 +283,10 @@ def _batches(where: str, file: FileEntry, copy: IO[bytes], schema: pa.Schema) ->
         for batch in parquet.iter_batches(batch_size=_ROWS):
             read += batch.num_rows
             rows = [schema.empty_table(), pa.Table.from_batches([batch])]
-            whole = in_types(pa.concat_tables(rows, promote_options="permissive"), schema)
+            try:
+                whole = in_types(pa.concat_tables(rows, promote_options="permissive"), schema)
+            except pa.ArrowTypeError as error:
+                raise InvalidOption(f"{where} cannot be compacted by pyarrow: {error}") from error
             yield from whole.combine_chunks().to_batches()
     if file.rows not in (None, read):
         raise DestinationChanged(f"{where} has {read} rows; {file.rows} were committed")

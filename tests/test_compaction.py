@@ -416,6 +416,15 @@ def test_a_column_that_is_in_no_record_is_not_dropped(store: WatchedStore) -> No
     assert len(files(store)) == 2
 
 
+def test_texts_that_pyarrow_holds_otherwise_are_refused(store: WatchedStore) -> None:
+    """Categories of pandas among texts are read as texts, and written anew by Spark alone."""
+    _put(store, pa.table({"s": ["x"]}))
+    _put(store, pa.table({"s": pa.array(["y"]).dictionary_encode()}))
+    with pytest.raises(InvalidOption, match=r"compacted by pyarrow: .* incompatible types"):
+        compact(store, HOME)
+    assert len(files(store)) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"), [({"partitions": ["dt=no"]}, "'dt=no'"), ({"target_bytes": 0}, "above 0")]
 )

@@ -19,6 +19,7 @@ import datetime as dt
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -143,10 +144,9 @@ def to_text(form: str, stored: pa.Schema, partitions: pa.Schema, *, typed: bool 
         partitions=partitions.names,
         arrow=base64.b64encode(whole.serialize().to_pybytes()).decode(),
     )
-    try:
+    with suppress(InvalidRecord):
         return columns.text()
-    except InvalidRecord:
-        return None
+    return None
 
 
 def footer_text(end: bytes, partitions: Sequence[str]) -> str | None:
@@ -220,16 +220,15 @@ def from_text(text: str, where: str) -> WrittenSchema:
         InvalidOption: It lacks Arrow's encoding, as Spark's own writers wrote the files.
     """
     columns = WrittenColumns.of(text, where)
-    names = columns.partitions
     if columns.arrow is None:
         raise InvalidOption(f"{where} has columns without Arrow's encoding, as Spark's own writers do")
     try:
         whole = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(columns.arrow, validate=True)))
-        partitions = pa.schema([whole.field(name) for name in names])
+        partitions = pa.schema([whole.field(name) for name in columns.partitions])
     except (pa.ArrowException, binascii.Error, OSError, ValueError, TypeError, KeyError) as error:
         raise InvalidRecord(f"{where} has columns that cannot be read: {error}") from error
-    files = pa.schema([field for field in whole if field.name not in names], metadata=whole.metadata)
-    return WrittenSchema(files, partitions)
+    inner = [field for field in whole if field.name not in columns.partitions]
+    return WrittenSchema(pa.schema(inner, metadata=whole.metadata), partitions)
 
 
 class DifferentTypes(ValueError):
@@ -274,10 +273,8 @@ def merge(schemas: Sequence[pa.Schema], fold: Callable[[str], str] = str) -> pa.
 
 def _common(one: pa.DataType, other: pa.DataType, fold: Callable[[str], str]) -> pa.DataType | None:
     """Return the narrowest type that holds the values of both; None if there is none."""
-    if one.equals(other) or pt.is_null(other):
-        return one
-    if pt.is_null(one):
-        return other
+    if one.equals(other) or pt.is_null(one) or pt.is_null(other):
+        return other if pt.is_null(one) else one
     for is_kind in (pt.is_signed_integer, pt.is_unsigned_integer, pt.is_floating):
         if is_kind(one) and is_kind(other):
             return one if one.bit_width >= other.bit_width else other
@@ -287,6 +284,11 @@ def _common(one: pa.DataType, other: pa.DataType, fold: Callable[[str], str]) ->
         return pa.decimal128(digits, scale) if digits <= _DECIMAL_DIGITS else None
     if pt.is_timestamp(one) and pt.is_timestamp(other):
         return pa.timestamp("us", one.tz) if one.tz == other.tz else None
+    with suppress(UnsupportedColumn):
+        # Other libraries have several types of texts, bytes and lists, and files keep their names.
+        stored = stored_schema(pa.schema([("one", one), ("other", other)])).types
+        if stored != [one, other]:
+            return _common(*stored, fold)
     return _nested(one, other, fold)
 
 

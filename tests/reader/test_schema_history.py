@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from airflow_s3commit.protocol.steps.checkpoint import from_bytes, to_bytes
@@ -72,6 +73,17 @@ def test_a_required_field_that_was_added_is_null_in_older_files(table: Table) ->
     table.commit({"b.parquet": rows(2, "x", "y")}, THEIRS, conflict_mode="append")
     found = table.read().to_table().to_pylist()
     assert found == [{"s": one, "l": [one]} for one in ({"x": 1, "y": None}, {"x": 2, "y": 2})]
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_texts_of_other_libraries_are_texts(table: Table, kind: pa.DataType) -> None:
+    """Files of pandas and polars say how these held their texts, which other files' texts do not."""
+    table.commit({"a.parquet": pa.table({"s": ["x"]})})
+    theirs = pa.table({"s": pa.array(["y", None]).cast(kind)})
+    table.commit({"b.parquet": theirs}, THEIRS, conflict_mode="append")
+    assert table.read().to_table().to_pydict() == {"s": ["x", "y", None]}
+    wanted = table.read().to_table(filter=pc.field("s") == "y")
+    assert wanted["s"].to_pylist() == ["y"]
 
 
 def test_types_without_a_common_one_are_refused_by_name(table: Table) -> None:

@@ -137,6 +137,9 @@ def test_sparks_own_types_come_from_sparks_footer() -> None:
         (pa.null(), pa.string(), pa.string()),
         (pa.timestamp("ns", "UTC"), pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC")),
         (pa.list_(pa.int32()), pa.list_(pa.int64()), pa.list_(pa.int64())),
+        (pa.string(), pa.dictionary(pa.int8(), pa.string()), pa.string()),
+        (pa.string_view(), pa.large_string(), pa.string()),
+        (pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.int64())),
         (
             pa.map_(pa.string(), pa.int32()),
             pa.map_(pa.string(), pa.int64()),
@@ -165,6 +168,7 @@ def test_the_wider_type_holds_both(one: pa.DataType, other: pa.DataType, both: p
         (pa.date32(), pa.timestamp("us")),
         (pa.timestamp("us"), pa.timestamp("us", "UTC")),
         (pa.struct([("x", pa.int32())]), pa.struct([("x", pa.string())])),
+        (pa.int64(), pa.month_day_nano_interval()),
     ],
 )
 def test_types_that_lose_values_are_refused(one: pa.DataType, other: pa.DataType) -> None:
