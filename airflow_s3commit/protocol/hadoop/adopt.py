@@ -42,6 +42,7 @@ from airflow_s3commit.protocol.metadata.pending_uploads import Progress
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_records
 from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_seal
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode, text_digest, upload_digest
+from airflow_s3commit.protocol.model.delta import UNKNOWN_COLUMNS
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import Layout, partition_of
@@ -53,7 +54,7 @@ from airflow_s3commit.protocol.steps.abort import abort
 from airflow_s3commit.protocol.steps.append import decide
 from airflow_s3commit.protocol.steps.commit import commit
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list
-from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.fold import newest_entry, read_table
 from airflow_s3commit.protocol.steps.log import look_up_end
 from airflow_s3commit.protocol.steps.seal import seal, seal_stage
 from airflow_s3commit.protocol.steps.setup import open_job, refuse_ended
@@ -152,6 +153,7 @@ class Adoption:
                 writer, or a file of the table, has the key of one of its files.
             AuditFailed: Tasks are missing, or their number is not the expected one.
             JobClosed: No task committed; or the job may be alive; or it was aborted.
+            InvalidOption: The table is published, or would be; Hadoop records no columns.
             JobMismatch: The job was adopted with other options before, or to be aborted.
             AlreadyCommitted: The Hadoop job is successful: a sweep removes its leftovers.
             S3CommitError: As from the commit of our job. All of those above come before any change.
@@ -255,6 +257,9 @@ class Adoption:
             self._refuse_damage(damage)
             return None
         _refuse_commit(survey.job, accept_partial=self.accept_partial, expect_tasks=self.expect_tasks)
+        newest = newest_entry(context.store, context.layout.destination)
+        if self.options.publish or (newest is not None and newest.entry.published):
+            raise InvalidOption(f"{context.name} is Hadoop's, which records no columns: {UNKNOWN_COLUMNS}")
         self._refuse_damage([*survey.flaws, *damage])
         files = self._read(survey.committed)
         self._refuse_occupied((upload for _, one in files for upload in one.commits), survey.listed)

@@ -215,18 +215,16 @@ def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
     return entry if change.after.fields else replace(entry, published=0)
 
 
-def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool) -> bool:
+def prepare(context: JobContext, options: JobOptions, log: Log) -> bool:
     """Return whether a job publishes, and refuse one of which it is known that it could not.
 
-    Before: the newest entry is read. Raises `InvalidOption` if Hadoop wrote the job's files, or files that
-    stay in the table cannot be published; or there are versions of another writer.
+    Before: the newest entry is read. Raises `InvalidOption` if files that stay in the table cannot be
+    published; or there are versions of another writer.
     """
     newest = log.read_newest()
     is_published = newest is not None and newest.published > 0
     if not is_published and options.publish is None:
         return False
-    if adopted:
-        raise InvalidOption(f"{context.name} is Hadoop's, which records no columns: {UNKNOWN_COLUMNS}")
     if not is_published:
         refuse_others_versions(context, log.head)
         if options.conflict_mode in ("append", "fail"):

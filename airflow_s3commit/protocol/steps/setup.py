@@ -129,7 +129,7 @@ def set_up(
         elif older := log.older_partitions():
             raise not_empty(context, min(older))
     refuse_markers_beside_retained(context, options, log.marks, lambda: read_table(store, home))
-    publishes = prepare(context, options, log, adopted=adopting is not None)
+    publishes = prepare(context, options, log)
     record = JobRecord(
         **context.layout.place,
         options=options,

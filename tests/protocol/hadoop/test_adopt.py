@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from functools import partialmethod
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from airflow_s3commit.exceptions import (
     DestinationNotEmpty,
     DuplicateOutput,
     InvalidDestination,
+    InvalidOption,
     InvalidRecord,
     JobClosed,
     JobFailed,
@@ -41,6 +42,7 @@ from airflow_s3commit.store.base import PartEtag
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.testing import Crash, Fault, FaultyStore, StoreCall
+from tests.cases import each
 from tests.protocol.building import an_id
 from tests.protocol.hadoop.dead_jobs import (
     BUCKET,
@@ -53,6 +55,7 @@ from tests.protocol.hadoop.dead_jobs import (
     crc32,
     task_id,
 )
+from tests.protocol.published import columns
 
 LAYOUTS = pytest.mark.parametrize("layout", ["magic", "staging"])
 
@@ -255,6 +258,27 @@ def test_an_upload_that_is_named_and_listed_is_counted_once() -> None:
     dead.commit_staging_task(0, {f"day=17/part-00000-{UUID}.parquet": (b"1",)})
     assert give_up(dead, "staging").uploads == 1
     assert dead.pending_keys() == []
+
+
+@each("asked", [None, "delta"])
+def test_a_dead_job_beside_a_published_table_can_only_be_aborted(asked: Literal["delta"] | None) -> None:
+    """Its files have no known columns, so it is refused before any change; an abort and a sweep end it."""
+    for end in ("abort", "sweep"):
+        dead = DeadJob.magic()
+        if asked is None:
+            writer = write_job(dead.destination, store=dead.store, job_options=JobOptions(publish="delta"))
+            with writer as written:
+                written.describe(0, columns(("x", "long"), ("day", "integer")))
+        before = dead.everything()
+        options = JobOptions(committer="magic", conflict_mode="append", publish=asked)
+        with pytest.raises(InvalidOption, match="records no columns"):
+            finish(dead, options=options)
+        assert dead.everything() == before
+        if end == "abort":
+            give_up(dead)
+        else:
+            sweep(dead.store, dead.destination, older_than=0.0, dry_run=False, threads=0)
+        assert (dead.pending_keys(), dead.keys(MAGIC), dead.keys(f"{ROOT}day=")) == ([], [], [])
 
 
 def test_a_job_that_left_nothing_is_not_known() -> None:
