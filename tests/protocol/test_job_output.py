@@ -16,7 +16,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.store.memory import MemoryStore
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake
 
 NEW = {"dt=1/a": b"1", "dt=2/b": b"22"}
 
@@ -123,6 +123,19 @@ def test_a_part_goes_by_the_seal_that_was_handed_over() -> None:
     lake.sealed(NEW)
     with pytest.raises(InvalidRecord, match="is not the seal that was handed over"):
         lake.job().complete_part(0, 1, seal_sha256="0" * 64)
+    assert lake.data() == {}
+
+
+def test_a_part_completes_nothing_of_a_job_that_has_ended() -> None:
+    """A part that comes after the receipt of an abort that died is refused, and nothing becomes visible."""
+    lake = Lake()
+    lake.sealed(NEW)
+    lake.store.die("put", lake.receipt_key(), after=True)
+    with pytest.raises(Crash):
+        lake.job().abort()
+    lake.store.rest()
+    with pytest.raises(JobClosed, match="is aborted"):
+        lake.job().complete_part(0, 1)
     assert lake.data() == {}
 
 

@@ -72,6 +72,20 @@ def test_a_rollback_of_an_append_leaves_what_was_in_its_partition(retain: str) -
     assert verify(lake.store, FLIGHTS).sound
 
 
+def test_other_programs_objects_go_although_all_files_beside_them_came_back() -> None:
+    """What a generation took of other programs is retained as long, whatever a rollback restores of it."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    lake.sealed({"dt=2/a": b"1"}, job_id=THIRD, conflict_mode="append").commit()
+    lake.put({"dt=1/foreign": b"theirs"})
+    lake.sealed({"dt=1/b": b"2"}, retain="1d").commit()
+    rolled_back(lake)
+    assert "dt=1/foreign" in lake.data()
+    lake.store_clock.advance(2 * DAY)
+    lake.sweep()
+    assert lake.data().keys() == {"dt=1/old", named("dt=2/a", THIRD)}
+
+
 def test_the_number_of_an_abort_is_no_generation() -> None:
     """Only commits are generations: nothing rolls back to an entry of another kind."""
     lake = two_generations()

@@ -276,5 +276,4 @@ def _drivers(context: JobContext, stage: str, stage_attempt: str) -> tuple[dict[
 
 def _is_restart(older: DriverSealRecord, newer: DriverSealRecord) -> bool:
     """Return whether YARN started the newer one's driver because the other one's had failed."""
-    attempts = (older.application_attempt, newer.application_attempt)
-    return older.application == newer.application and None not in attempts and attempts[0] != attempts[1]
+    return older.application == newer.application and older.application_attempt != newer.application_attempt

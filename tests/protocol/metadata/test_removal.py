@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_s3commit.exceptions import InvalidRecord, OutcomeUnknown, StoreRejected
+from airflow_s3commit.exceptions import InvalidRecord, OutcomeUnknown, StoreRejected, Unavailable
 from airflow_s3commit.protocol.metadata.removal import delete_record, delete_records
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.store.base import DeleteFailure
@@ -97,6 +97,25 @@ def test_an_object_that_cannot_be_deleted_is_reported(end: str) -> None:
     lake.store.delete_many = delete  # type: ignore[method-assign]
     getattr(lake.job(), end)()
     assert lake.keys(lake.open_key("")) == lake.staging() == []
+
+
+@each("code", ["SlowDown", "InternalError"])
+def test_a_store_that_stays_too_busy_to_delete_is_reported_honestly(code: str) -> None:
+    """What was refused is still there; after an internal error nobody knows."""
+    lake = Lake()
+    lake.run_task(lake.set_up(track_pending="s3"), {"dt=1/a": b"1"})
+    busy = lambda _, objects: [DeleteFailure(one.key, code, "busy") for one in objects]  # noqa: E731
+    lake.store.delete_many = busy  # type: ignore[method-assign]
+    kind = OutcomeUnknown if code == "InternalError" else Unavailable
+    with pytest.raises(kind, match="too busy to delete 1 objects"):
+        lake.job().abort_attempt("spark", "1", "00000", "1")
+
+
+def test_an_upload_with_a_record_of_its_own_is_counted_once() -> None:
+    """A pendingset names it too, and an abort says how many uploads there were."""
+    lake = Lake()
+    lake.run_task(lake.set_up(track_pending="s3"), NEW)
+    assert lake.job().abort().uploads == len(NEW)
 
 
 def test_what_is_not_the_job_s_is_not_removed_as_its_record() -> None:

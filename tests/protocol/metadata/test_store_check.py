@@ -109,6 +109,19 @@ def test_the_destination_s_bucket_counts(blind: str) -> None:
     assert left(store) == LOG
 
 
+def test_a_record_that_goes_meanwhile_is_not_taken_for_a_lack() -> None:
+    """An abort or a sweep may delete the record at which conditions are tried."""
+
+    class Racing(MemoryStore):
+        def put(self, bucket: str, key: str, body: bytes, **arguments: Any) -> Any:
+            if arguments.get("if_match"):
+                self.delete(bucket, key)
+            return super().put(bucket, key, body, **arguments)
+
+    Job.setup(store := Racing((BUCKET, "other")), f"s3://{BUCKET}/t/")
+    assert left(store) == LOG
+
+
 def test_a_process_looks_once() -> None:
     """The second job of a process writes its record, and tries nothing."""
     lake = Lake()

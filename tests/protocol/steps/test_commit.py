@@ -93,6 +93,16 @@ def test_a_commit_that_another_process_finishes_returns_the_same_manifest() -> N
     assert job.commit() == lake.job().manifest()
 
 
+def test_what_is_retained_is_not_taken_again() -> None:
+    """Older data that has left the table stays as long as it is retained, whatever replaces all of it."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    options = {"committer": "directory", "conflict_mode": "replace"}
+    lake.sealed({"dt=2/a": b"1"}, job_id=an_id("first"), retain="1d", **options).commit()
+    lake.sealed({"dt=3/b": b"2"}, **options).commit()
+    assert lake.data() == {"dt=1/old": b"old", named("dt=3/b"): b"2"}
+
+
 def test_a_commit_is_refused_for_a_generation_that_is_not_there() -> None:
     """Nothing tells what came after it; the job stays, and is committed after another preview."""
     lake = Lake()

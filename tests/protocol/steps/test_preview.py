@@ -47,6 +47,17 @@ def test_a_preview_is_what_the_commit_takes(mode: str, committer: str, retain: s
     assert gone == (set() if retain == "1d" else expected.keys())
 
 
+def test_a_preview_lists_all_below_an_overwritten_directory() -> None:
+    """What a Spark job overwrites with a directory is shown, also in partitions that it does not write."""
+    lake = Lake()
+    lake.put({"dt=1/h=1/old": b"old", "dt=2/h=1/old": b"old"})
+    job = lake.set_up(conflict_mode="as-written", committer="partitioned")
+    task = lake.run_task(job, {"dt=1/h=0/a": b"1"})
+    seal_stage(job._recorded(), "spark", "1", [task], removes="partitions", replaced=["dt=1"])
+    job.seal()
+    assert job.preview().partitions == ["dt=1/h=1"]
+
+
 @each("removes", [None, "nothing", "partitions", "everything"])
 def test_a_preview_goes_by_what_the_writers_asked_to_remove(removes: Removal | None) -> None:
     """In conflict mode as-written it says what the commit takes, by the seal and not by the job's options."""
