@@ -286,9 +286,9 @@ def _common(one: pa.DataType, other: pa.DataType, fold: Callable[[str], str]) ->
         return pa.timestamp("us", one.tz) if one.tz == other.tz else None
     with suppress(UnsupportedColumn):
         # Other libraries have several types of texts, bytes and lists, and files keep their names.
-        stored = stored_schema(pa.schema([("one", one), ("other", other)])).types
-        if stored != [one, other]:
-            return _common(*stored, fold)
+        plain, others = stored_schema(pa.schema([("one", one), ("other", other)])).types
+        if (plain, others) != (one, other):
+            return _common(plain, others, fold)
     return _nested(one, other, fold)
 
 
