@@ -35,6 +35,9 @@ __all__ = ["S3SuccessManifestEventTrigger", "S3SuccessManifestTrigger"]
 #: Seconds for which a search retries its requests; the next search is due soon after.
 _RETRY_DEADLINE = 20.0
 
+#: Makes an event of plain JSON values.
+trigger_event: Callable[[dict[str, Any]], TriggerEvent] = TriggerEvent
+
 
 class ManifestTrigger(BaseTrigger):
     """A trigger that watches one destination.
@@ -68,11 +71,6 @@ class ManifestTrigger(BaseTrigger):
     def hook(self) -> S3CommitHook:
         """Return a hook with a short retry deadline, because the next search is due soon."""
         return S3CommitHook(self.aws_conn_id, retry_deadline=_RETRY_DEADLINE, on_retry=count_retry)
-
-
-def trigger_event(payload: dict[str, Any]) -> TriggerEvent:
-    """Return an event with a payload of plain JSON values."""
-    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
 
 class SharedPoller:
@@ -110,7 +108,13 @@ class SharedPoller:
                 self._polled_at = self._clock()
                 self._view = self._view or self._open_view()
                 self._view.refresh()
-            return self._view.search(wanted)
+            try:
+                return self._view.search(wanted)
+            except AccessDenied:
+                # The connection may have other keys by now.
+                self._view = self._open_view()
+                self._view.refresh()
+                return self._view.search(wanted)
 
 
 #: The pollers by event loop and key. A poller lives as long as one of its waiters.
@@ -216,6 +220,8 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
     """
 
     arguments = ("context", "newer_than", "partitions", "min_files")
+    #: The asset's; None before Airflow 3.3, and for a watcher that several assets share.
+    asset_state_store: Any = None
 
     def __init__(
         self,
@@ -252,8 +258,8 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
                 while (manifest := await asyncio.to_thread(next, looking, None)) is not None:
                     self.log.info("Job %s committed to %s", manifest.job_id, self.destination)
                     yield trigger_event(manifest.to_dict())
-                if self._state is not None and feed.memory not in (None, remembered):
-                    await self._state.aset(self._key, feed.memory)
+                if self.asset_state_store is not None and feed.memory not in (None, remembered):
+                    await self.asset_state_store.aset(self._key, feed.memory)
                     remembered = feed.memory
             except Exception as error:  # a watcher that ends is a schedule that silently stops
                 what = f"{outcome_of(error)}: {described(error)}"
@@ -270,13 +276,8 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         digest = hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()
         return f"s3commit.last_manifest.{digest[:16]}"
 
-    @property
-    def _state(self) -> Any:
-        """The asset's state store; None before Airflow 3.3, and for a watcher that several assets share."""
-        return getattr(self, "asset_state_store", None)
-
     async def _recall(self) -> Mapping[str, Any] | None:
-        if (state := self._state) is None:
+        if (state := self.asset_state_store) is None:
             self.log.warning(
                 "There is no state store of the asset: commits made while no triggerer runs will be missed"
             )

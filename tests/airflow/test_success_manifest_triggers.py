@@ -234,7 +234,8 @@ class Keys(ForwardingStore):
         return super().forward(verb, bucket, key, make)
 
 
-def test_a_watcher_uses_the_keys_that_its_connection_has_now(store, monkeypatch) -> None:
+@pytest.mark.parametrize("kind", ["watcher", "trigger"])
+def test_it_uses_the_keys_that_its_connection_has_now(store, monkeypatch, kind) -> None:
     """It waits for longer than keys are valid, and misses no commit when they are changed."""
     stores = [old := Keys(store), Keys(store)]
     monkeypatch.setattr(S3CommitHook, "store", property(lambda self: stores.pop(0)))
@@ -245,4 +246,6 @@ def test_a_watcher_uses_the_keys_that_its_connection_has_now(store, monkeypatch)
         made.update(commit(store))
 
     at_look(monkeypatch, 2, change)
-    assert [event["job_id"] for event in events(watcher())] == [made["job_id"]]
+    (event,) = events(watcher() if kind == "watcher" else trigger())
+    summary = event if kind == "watcher" else event["manifest"]
+    assert summary["job_id"] == made["job_id"]
