@@ -284,11 +284,14 @@ class TestRetries:
         assert isinstance(outcome, OutcomeUnknown)
         assert len(seen) == 4
 
+    @pytest.mark.parametrize("first", [Cut(), Say(200, error_body("InternalError"))], ids=["cut", "error"])
     @pytest.mark.parametrize("between", [(), (Cut(),)], ids=["libcurl", "boto3"])
-    def test_credentials_that_expire_between_attempts(self, between: tuple[Cut, ...]) -> None:
+    def test_credentials_that_expire_between_attempts(
+        self, first: Say | Cut, between: tuple[Cut, ...]
+    ) -> None:
         """A refusal after an attempt that may have taken effect does not say that it did not."""
         outcome, seen = outcome_of(
-            COMPLETE, Cut(), *between, Say(403, error_body("ExpiredToken")), deadline=60.0
+            COMPLETE, first, *between, Say(403, error_body("ExpiredToken")), deadline=60.0
         )
         assert isinstance(outcome, OutcomeUnknown)
         assert "ExpiredToken" in str(outcome)
