@@ -33,7 +33,8 @@ def main(argv: list[str]) -> int:
     """Run a program until it ends or standard input closes, then kill its descendants. Return the code."""
     grace, command = float(argv[0]), argv[1:]
     wakeup = _wake_on_signals()
-    _adopt_orphans()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # _reap collects the exit status, together with those of orphans, so Popen's own wait is not used. Keep
     # the Popen referenced: an unreferenced one collects the status of an ended program, and loses it.
     popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
@@ -58,11 +59,6 @@ def _wake_on_signals() -> int:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     return reading
-
-
-def _adopt_orphans() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _wait(program: int, wakeup: int, deadline: float | None) -> int | None:

@@ -105,7 +105,9 @@ def _undo(context: JobContext, entry: Entry) -> AbortReport:
     else:
         uploads = abort_pending(context, staged)
         objects = delete_objects(context, _published(context), "metadata")
-    _delete_lists(context)
+    home = context.layout.destination
+    for info in context.store.list_objects(home.bucket, lists_prefix(home, context.job_id)):
+        delete_record(context, home.bucket, info.key)
     clean(context, entry, staged)
     logger.info("%s: aborted, %d uploads, %d objects taken back", context.name, uploads, objects)
     return AbortReport(uploads=uploads, objects=objects)
@@ -185,9 +187,3 @@ def older_files(context: JobContext) -> set[str]:
         return set()
     files = files_of(store, home, Source.of(first, first.commit))
     return {file.key for file in files if owner_of(file.key) == context.job_id}
-
-
-def _delete_lists(context: JobContext) -> None:
-    home = context.layout.destination
-    for info in context.store.list_objects(home.bucket, lists_prefix(home, context.job_id)):
-        delete_record(context, home.bucket, info.key)
