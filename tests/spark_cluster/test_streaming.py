@@ -72,7 +72,7 @@ class Stream:
 
     def concerns(self, request: Request, number: int) -> bool:
         """Tell whether a request is of an attempt at a batch."""
-        return any(self.batch(number).job_id(attempt) in request.path for attempt in range(4))
+        return any(self.batch(number).reference(attempt).job_id in request.path for attempt in range(4))
 
     def checkpointed(self) -> int:
         """Return how many batches the checkpoint knows to be committed."""
