@@ -117,12 +117,12 @@ def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> I
     )
     doubtful: list[PendingUpload] = []
     for upload, outcome in outcomes(context.store, calls, NoSuchUpload, OutcomeUnknown, StoreRejected):
-        # Some stores fail, time after time, to complete an upload that was completed or aborted before.
-        if isinstance(outcome, OutcomeUnknown) and _is_completed(context, upload):
+        is_open = isinstance(outcome, OutcomeUnknown | StoreRejected)
+        # Some stores fail, time after time, to complete an upload that was completed or aborted before; MinIO
+        # finds no parts where another request completes it meanwhile.
+        if is_open and _is_completed(context, upload):
             yield upload
-        elif isinstance(outcome, NoSuchUpload) or (
-            isinstance(outcome, OutcomeUnknown) and _is_gone(context, upload)
-        ):
+        elif isinstance(outcome, NoSuchUpload) or (is_open and _is_gone(context, upload)):
             doubtful.append(upload)
             if len(doubtful) >= _BATCH:
                 yield from _check_objects(context, doubtful)

@@ -265,6 +265,15 @@ def test_a_commit_that_the_store_refuses_for_now_can_be_repeated() -> None:
     assert lake.job().commit().counts.files == 2
 
 
+def test_parts_that_another_request_has_taken_cost_no_job_its_uploads() -> None:
+    """MinIO finds no parts if another request completes an upload meanwhile: its object says how it ended."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"})
+    taken = StoreRejected("parts could not be found", code="InvalidPart")
+    lake.store.after = once("complete_upload", "", taken, nth=2)
+    assert job.commit().counts.files == 2
+
+
 @pytest.mark.parametrize(
     "error", [OutcomeUnknown("lost"), Unavailable("slow"), AccessDenied("expired")], ids=str
 )
