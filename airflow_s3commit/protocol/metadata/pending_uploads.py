@@ -12,8 +12,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeAlias
 
+from airflow_s3commit._causes import noting, whole_text
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit._format import size
 from airflow_s3commit.exceptions import (
@@ -117,19 +119,20 @@ def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> I
     )
     doubtful: list[PendingUpload] = []
     for upload, outcome in outcomes(context.store, calls, NoSuchUpload, OutcomeUnknown, StoreRejected):
-        is_open = isinstance(outcome, OutcomeUnknown | StoreRejected)
         # Some stores fail, time after time, to complete an upload that was completed or aborted before; MinIO
         # finds no parts where another request completes it meanwhile.
-        if is_open and _is_completed(context, upload):
+        if isinstance(outcome, OutcomeUnknown | StoreRejected) and _is_completed(context, upload, outcome):
             yield upload
-        elif isinstance(outcome, NoSuchUpload) or (is_open and _is_gone(context, upload)):
+        elif isinstance(outcome, NoSuchUpload) or (
+            isinstance(outcome, OutcomeUnknown) and _is_gone(context, upload)
+        ):
             doubtful.append(upload)
             if len(doubtful) >= _BATCH:
                 yield from _check_objects(context, doubtful)
                 doubtful.clear()
         elif isinstance(outcome, StoreRejected) and _OF_PARTS.fullmatch(outcome.code):
             raise JobFailed(
-                f"{context.name}: the store rejects the parts of {_name(upload)}: {outcome}"
+                f"{context.name}: the store rejects the parts of {_name(upload)}: {whole_text(outcome)}"
             ) from outcome
         elif isinstance(outcome, OutcomeUnknown | StoreRejected):
             raise outcome
@@ -139,11 +142,11 @@ def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> I
         yield from _check_objects(context, doubtful)
 
 
-def _is_completed(context: JobContext, upload: PendingUpload) -> bool:
-    try:
+def _is_completed(context: JobContext, upload: PendingUpload, error: S3CommitError) -> bool:
+    """Return whether an upload's object is certainly there; adds an error of the HEAD to the given one."""
+    with noting(error, f"looking for {_name(upload)}", "it may be complete"), suppress(NoSuchKey):
         return is_ours(upload, context.store.head(upload.bucket, upload.destinationKey))
-    except NoSuchKey:
-        return False
+    return False
 
 
 def _is_gone(context: JobContext, upload: PendingUpload) -> bool:

@@ -275,6 +275,24 @@ def test_parts_that_another_request_has_taken_cost_no_job_its_uploads() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "pending"),
+    [(OutcomeUnknown("answer lost"), False), (StoreRejected("no such parts", code="InvalidPart"), True)],
+    ids=["lost", "rejected"],
+)
+def test_an_object_that_cannot_be_asked_for_hides_no_answer(answer: S3CommitError, pending: bool) -> None:
+    """A HEAD that fails after a completion in doubt ends no commit by itself, and only adds to the answer."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"})
+    lake.store.after = once("complete_upload", "", answer, nth=2)
+    lake.store.before = once("head", "", Unavailable("busy"))
+    if pending:
+        with pytest.raises(JobFailed, match=r"no such parts; looking for .* failed too .*busy"):
+            job.commit()
+    else:
+        assert job.commit().counts.files == 2
+
+
+@pytest.mark.parametrize(
     "error", [OutcomeUnknown("lost"), Unavailable("slow"), AccessDenied("expired")], ids=str
 )
 @pytest.mark.parametrize("moment", ["before", "after"])
