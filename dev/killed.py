@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from airflow_s3commit import Job, JobOptions, JobReference, RetryPolicy, S3Config, S3Store
-from airflow_s3commit.exceptions import AlreadyCommitted
+from airflow_s3commit.exceptions import AlreadyCommitted, JobFailed
 from airflow_s3commit.store.base import Call, Outcome
 from airflow_s3commit.store.execute import with_threads
 from airflow_s3commit.store.forwarding import ForwardingStore
@@ -142,7 +142,15 @@ def check_generation(store: S3Store, bucket: str, prefix: str, name: str, keys: 
     assert [info.key for info in store.list_objects(bucket, f"{prefix}__magic_job-")] == []
 
 
-def finish_killed(config: S3Config, bucket: str, prefix: str, options: JobOptions, strike: int) -> None:
+def finish_killed(
+    config: S3Config,
+    bucket: str,
+    prefix: str,
+    options: JobOptions,
+    strike: int,
+    *,
+    loses_uploads: bool = False,
+) -> None:
     """Kill a commit, and have another process commit or abort its job: one complete generation exists.
 
     Args:
@@ -150,6 +158,8 @@ def finish_killed(config: S3Config, bucket: str, prefix: str, options: JobOption
         prefix: The prefix of the dataset, with nothing below it.
         options: Of the jobs.
         strike: Number of the strike, which decides where the process is killed and what the other one does.
+        loses_uploads: Whether the store may lose the upload that was being completed: then the second commit
+            fails, and the old generation stays.
 
     Raises:
         AssertionError: There is something else.
@@ -172,6 +182,10 @@ def finish_killed(config: S3Config, bucket: str, prefix: str, options: JobOption
             again.commit()
     except AlreadyCommitted:
         again.commit()
+    except JobFailed:
+        if not loses_uploads:
+            raise
+        name = "old"
     check_generation(store, bucket, prefix, name, {*old.keys, *new.keys})
 
 

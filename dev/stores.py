@@ -68,6 +68,7 @@ class OtherStore:
         needs: The program that installs it.
         environment: Further environment variables.
         keys: Access key and secret key.
+        loses_uploads: Whether it may refuse an upload for good whose completion a dead client had begun.
     """
 
     name: str
@@ -77,6 +78,7 @@ class OtherStore:
     needs: str
     environment: Mapping[str, str] = field(default_factory=dict)
     keys: tuple[str, str] = (USER, PASSWORD)
+    loses_uploads: bool = False
 
     @property
     def home(self) -> Path:
@@ -173,6 +175,7 @@ STORES = {
         ],
         needs="go",
         environment={"MINIO_ROOT_USER": USER, "MINIO_ROOT_PASSWORD": PASSWORD, "MINIO_UPDATE": "off"},
+        loses_uploads=True,
     ),
     "gofakes3": OtherStore(
         "gofakes3 1.2.0",
@@ -371,7 +374,8 @@ def measure(store: OtherStore, folder: Path) -> Result:
         left = abort_many(other) if lists_uploads else None
         for strike in range(KILLS):
             options = job_options("partitioned", "replace", lists_uploads=lists_uploads)
-            finish_killed(config, BUCKET, f"{uuid.uuid4().hex}/", options, strike)
+            place = f"{uuid.uuid4().hex}/"
+            finish_killed(config, BUCKET, place, options, strike, loses_uploads=store.loses_uploads)
         return replace(result, jobs=jobs, left=left, killed=KILLS)
 
 

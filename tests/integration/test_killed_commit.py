@@ -91,4 +91,5 @@ def test_a_killed_commit_is_finished_on_other_stores(
 ) -> None:
     """Wherever a commit is killed, another process's commit or abort ends with one complete generation."""
     options = others.job_options("partitioned", "replace", lists_uploads=name != "minio")
-    finish_killed(other_server(name), others.BUCKET, prefix, options, strike)
+    loses = others.STORES[name].loses_uploads
+    finish_killed(other_server(name), others.BUCKET, prefix, options, strike, loses_uploads=loses)
