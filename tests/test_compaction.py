@@ -435,6 +435,7 @@ def test_bad_input_is_named(store: WatchedStore, arguments: dict[str, Any], word
         compact(store, HOME, **arguments)
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_call_changes_no_row(store: WatchedStore) -> None:
     """Wherever the process dies, a sweep leaves the rows as they were, and nothing pending or foreign."""
     calls = 0

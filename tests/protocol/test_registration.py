@@ -123,6 +123,7 @@ def test_a_commit_meanwhile_is_registered_too(glue: Any) -> None:
     assert registered(glue).keys() == {"1", "2"}
 
 
+@pytest.mark.slow
 def test_a_registration_gives_up(glue: Any) -> None:
     """If a commit overtakes each look at the catalog, the error says to try again."""
     lake = Lake()

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.orc
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,6 +106,7 @@ def test_parquet_has_every_row_as_it_was(table: pa.Table, options: dict[str, str
     assert multiset(found.to_pylist()) == multiset(table.to_pylist())
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 2).flatmap(lambda count: st.tuples(st.just(count), tables(partitions=count))))
 def test_directories_and_files_together_have_every_row(drawn: tuple[int, pa.Table]) -> None:

@@ -300,7 +300,7 @@ def test_a_lifecycle_rule_should_be_there_and_not_too_short(days: int | None, ve
 @pytest.mark.parametrize(
     ("fault", "every"),
     [
-        ("lose-answer", 4),
+        pytest.param("lose-answer", 4, marks=pytest.mark.slow),
         ("refuse", 4),
         pytest.param("lose-answer", 1, marks=pytest.mark.all),
         pytest.param("refuse", 1, marks=pytest.mark.all),

@@ -199,7 +199,10 @@ def play_pair(pair: str) -> None:
             settle(lake, watched, C)
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize(
+    "pair",
+    [pair if "commit" in pair else pytest.param(pair, marks=pytest.mark.slow) for pair in PAIRS],
+)
 def test_two_processes_in_any_order_keep_the_rules(pair: str) -> None:
     """With a switch at any call of each of two processes every rule holds, at every call and at rest."""
     play_pair(pair)

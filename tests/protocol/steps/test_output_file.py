@@ -164,6 +164,7 @@ def test_only_a_buffer_fit_for_a_part_is_sent_early() -> None:
     assert file.pending.length == MIN_PART_BYTES
 
 
+@pytest.mark.slow
 def test_ten_thousand_parts_hold_31_times_the_first_ones() -> None:
     """Part sizes double every 2,000 parts; content that fits into 10,000 is written, and no byte more."""
     lake = Lake()
@@ -181,6 +182,7 @@ def test_ten_thousand_parts_hold_31_times_the_first_ones() -> None:
     assert lake.pending() == []
 
 
+@pytest.mark.slow
 def test_a_file_at_the_limit_is_whole() -> None:
     """A file of exactly 10,000 parts is closed and can be completed."""
     lake = Lake()
@@ -191,6 +193,7 @@ def test_a_file_at_the_limit_is_whole() -> None:
     assert complete(lake, file.pending) == b"x" * 62_000
 
 
+@pytest.mark.slow
 def test_parts_above_the_limit_are_refused_while_writing() -> None:
     """A writer that continues beyond the last part gets the error at once."""
     lake = Lake()

@@ -159,13 +159,22 @@ def play_pair(pair: str, modes: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("modes", [("append", "append"), ("replace", "append"), ("replace", "replace")])
+@pytest.mark.parametrize(
+    "modes",
+    [
+        pytest.param(("append", "append"), marks=pytest.mark.slow),
+        pytest.param(("replace", "append"), marks=pytest.mark.slow),
+        ("replace", "replace"),
+    ],
+)
 def test_two_processes_in_any_order_keep_the_rules(pair: str, modes: tuple[str, str]) -> None:
     """With a switch at any call of each of two processes every rule holds, at every call and at rest."""
     play_pair(pair, modes)
 
 
-@pytest.mark.parametrize("modes", [("replace", "replace"), ("append", "replace")])
+@pytest.mark.parametrize(
+    "modes", [("replace", "replace"), pytest.param(("append", "replace"), marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("pair", ["two committers", "commit and abort", "commit and a rival's commit"])
 def test_a_process_that_dies_beside_another_leaves_what_a_third_can_end(
     pair: str, modes: tuple[str, str]
