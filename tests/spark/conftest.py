@@ -78,8 +78,15 @@ def spark(
             .config("spark.hadoop.fs.s3a.path.style.access", "true")
             .getOrCreate()
         )
+        before = _of_s3a(session)
         yield session
+        assert _of_s3a(session) == before, "a test has changed where the next ones find the store"
         session.stop()
+
+
+def _of_s3a(session: SparkSession) -> dict[str, str]:
+    context: Any = session.sparkContext
+    return dict(context._jsc.hadoopConfiguration().getPropsWithPrefix("fs.s3a."))
 
 
 @pytest.fixture
