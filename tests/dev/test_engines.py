@@ -12,7 +12,7 @@ from rich.console import Console
 from airflow_s3commit import Destination, write_table
 from dev.demo.engines import ask_engines
 
-pytestmark = [pytest.mark.seaweedfs]
+pytestmark = [pytest.mark.seaweedfs, pytest.mark.all]
 
 
 def test_each_engine_says_what_it_sees(seaweed, seaweed_store, bucket, prefix, tmp_path_factory) -> None:

@@ -117,7 +117,7 @@ def test_files_are_not_opened_and_are_skipped_by_their_bounds(lake, seaweed, tmp
     assert all(one["readable_metrics"]["seen"]["upper_bound"] is not None for one in files)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_process_may_stop_at_any_call(lake, seaweed, tmp_path) -> None:
     """Stopped before or after any call that writes, it leaves a generation whole, and goes on later."""
 

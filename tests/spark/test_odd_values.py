@@ -59,6 +59,7 @@ def rows_of(lake: Lake, folder: Path) -> set[tuple[int, str]]:
     }
 
 
+@pytest.mark.all
 @pytest.mark.xdist_group("spark-submit")
 def test_an_unchanged_job(lake: Lake, submit_unchanged: Submit, tmp_path: Path) -> None:
     """Values of one directory have a file each; a key that S3 cannot keep or list fails its task, by name."""

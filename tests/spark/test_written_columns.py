@@ -76,6 +76,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return ENGINES[request.param](request.config.cache)
 
 
+@pytest.mark.all
 def test_every_write_records_its_columns(
     engine: Engine, lake: Lake, submit_unchanged: Submit, tmp_path: Path
 ) -> None:
