@@ -13,7 +13,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext, after_effect,
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, hive_values, is_data, split_uri
 from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.model.layout import Layout, owner_of
+from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.table import Entry, Table
 from airflow_s3commit.protocol.steps.fold import newest_entry, read_table
 from airflow_s3commit.protocol.steps.log import read_entry
@@ -23,6 +23,7 @@ from airflow_s3commit.protocol.steps.publish import (
     publish,
     publish_if_missing,
 )
+from airflow_s3commit.protocol.steps.sweep import freed_objects
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.base import ObjectStore
 
@@ -219,7 +220,7 @@ def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationRep
     removed: set[str] = set()
     table = read_table(store, place)
     for _ in range(_TRIES):
-        wanted, found = _wanted(place, table, catalog.columns), {*catalog.partitions()}
+        wanted, found = _wanted(store, place, table, catalog.columns), {*catalog.partitions()}
         if new := {values: directory for values, directory in wanted.items() if values not in found}:
             catalog.add(list(new), list(new.values()))
         gone = {}
@@ -248,12 +249,17 @@ def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationRep
     )
 
 
-def _wanted(place: Destination, table: Table, columns: Sequence[str]) -> dict[Values, str]:
+def _wanted(
+    store: ObjectStore, place: Destination, table: Table, columns: Sequence[str]
+) -> dict[Values, str]:
     """Return the directories of a table by the values of their partition.
 
-    Readers of a catalog list directories, so one is refused in which replaced files are retained.
+    Readers of a catalog list directories, so one is refused that still has what was replaced.
     """
-    retained = {name for one in table.left for name, numbers in one.pieces.items() if numbers}
+    freed = freed_objects(JobContext(store, Layout.of(place, new_uuid())), table)
+    keys = [*(info.key for info in freed), *(key for one in table.retained.values() for key in one.unowned)]
+    retained = {partition_of(place.relative(key) or "") for key in keys}
+    retained.update(*(one.pieces for one in table.retained.values()))
     if crowded := sorted(retained & table.live.keys()):
         raise InvalidOption(
             f"partition {crowded[0]!r} of {place.uri} has files that generation {table.generation} or one"

@@ -11,7 +11,7 @@ from airflow_s3commit import register_partitions
 from airflow_s3commit.exceptions import DestinationChanged, InvalidOption
 from airflow_s3commit.protocol.publication import RegistrationReport
 from tests.moto_glue import flights, glue_client, registered
-from tests.protocol.building import THEIRS, Lake, an_id, named
+from tests.protocol.building import THEIRS, Crash, Lake, an_id, named
 
 THIRD = an_id("third")
 
@@ -151,6 +151,32 @@ def test_retained_files_that_a_reader_would_list_are_refused(glue: Any) -> None:
     with pytest.raises(InvalidOption, match=r"partition 'dt=3' of .* retains"):
         register(lake, glue)
     assert registered(glue).keys() == {"3"}
+
+
+def test_a_partition_is_registered_again_once_a_sweep_has_deleted_its_old_files(glue: Any) -> None:
+    """What is released and still there, because a sweep died, is refused as what is retained."""
+    lake = Lake()
+    lake.sealed({"dt=3/a": b"1"}).commit()
+    lake.sealed({"dt=3/b": b"2"}, job_id=THEIRS, retain="1h").commit()
+    lake.store_clock.sleep(86_400)
+    lake.store.die("delete")
+    with pytest.raises(Crash):
+        lake.sweep()
+    lake.store.rest()
+    with pytest.raises(InvalidOption, match="has replaced and retains"):
+        register(lake, glue)
+    lake.sweep()
+    assert register(lake, glue).added == ["dt=3"]
+
+
+def test_retained_objects_of_other_programs_are_refused_too(glue: Any) -> None:
+    """A replace took them from a partition that had no files of the table; a reader would list them."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"}).commit()
+    lake.put({"dt=2/foreign": b"2"})
+    lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS, retain="1h").commit()
+    with pytest.raises(InvalidOption, match=r"'dt=2' of .* retains"):
+        register(lake, glue)
 
 
 def test_a_directory_that_is_not_a_partition_is_refused(glue: Any) -> None:

@@ -33,7 +33,7 @@ from airflow_s3commit.protocol.model.layout import (
     version_key,
 )
 from airflow_s3commit.protocol.model.manifest import SuccessData
-from airflow_s3commit.protocol.model.table import Commit, Entry, Pieces, Source, Table
+from airflow_s3commit.protocol.model.table import Entry, Pieces, Source, Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list, key_with_list
 from airflow_s3commit.protocol.steps.fold import (
@@ -198,7 +198,11 @@ class LogCheck:
                 self._compare_checkpoint(self.newest)
             self.step(number)
         if self.newest is None:
-            self.newest = self._checkpointed()
+            # Its newest checkpoint may be behind what is damaged.
+            try:
+                self.newest = read_table(self.store, home, self.head)
+            except (InvalidRecord, NoSuchKey) as error:
+                logger.warning("%s: the table is not known: %s", home.uri, error)
 
     def _checked(self, number: int, outcome: Outcome) -> Read | None:
         """Return an entry if it is whole and follows the one before; otherwise add a finding."""
@@ -249,15 +253,8 @@ class LogCheck:
             files = _files(gained, self.newest.sources) + _files(lost, left.sources)
             self._versions[version] = entry.number, entry.nonce, files
         if entry.marks and commit is not None:
-            self.marked |= dict.fromkeys({*_touched(commit), *left.pieces} - {""}, entry.number)
-
-    def _checkpointed(self) -> Table | None:
-        """Return the table from its newest checkpoint, where entries before that may be damaged."""
-        try:
-            return read_table(self.store, self.destination, self.head)
-        except (InvalidRecord, NoSuchKey) as error:
-            logger.warning("%s: the table is not known: %s", self.destination.uri, error)
-            return None
+            touched = {*commit.partitions, *commit.restores, *left.pieces} - {""}
+            self.marked |= dict.fromkeys(touched, entry.number)
 
     def _compare_checkpoint(self, fold: Table) -> None:
         home, number = self.destination, fold.head.number
@@ -335,7 +332,8 @@ class LogCheck:
         for ending in self.unfinished.values():
             commit = read_entry(self.store, self.destination, ending.number).entry.commit
             if commit is not None:
-                touched.update(self.marked if commit.takes == "everything" else _touched(commit))
+                every = self.marked if commit.takes == "everything" else ()
+                touched.update(commit.partitions, commit.restores, every)
         for partition in sorted(wrong.keys() - touched):
             key = self.destination.key(f"{partition}/{SUCCESS}")
             self._add(key, wrong[partition], _PARTITION_MARKER, self.marked[partition])
@@ -437,10 +435,6 @@ def _is_entry(outcome: object) -> bool:
     with suppress(InvalidRecord):
         return isinstance(outcome, Fetched) and bool(decode(Entry, outcome.body, "a receipt"))
     return False
-
-
-def _touched(commit: Commit) -> set[str]:
-    return {*commit.partitions, *commit.restores}
 
 
 _NO_ENTRY = Cure("restore it from a version of the object or a backup: until then nobody can commit")
