@@ -179,6 +179,20 @@ def test_a_record_that_another_process_writes_meanwhile_is_left() -> None:
     assert lake.get(COMMITTED) == before
 
 
+def test_what_is_wrong_again_at_the_end_is_not_called_repaired() -> None:
+    """Another program may have damaged it meanwhile."""
+    lake = filled()
+    damage(lake, COMMITTED)
+
+    def meanwhile() -> None:
+        lake.store.rest()
+        damage(lake, COMMITTED)
+
+    lake.store.after = once("put", COMMITTED, meanwhile)
+    report = repaired(lake)
+    assert (report.repaired, [one.where for one in report.failures]) == ([], [f"s3://{BUCKET}/{COMMITTED}"])
+
+
 def test_one_failure_does_not_stop_the_rest() -> None:
     """What cannot be written is named with its error, and the others are repaired."""
     lake = filled()

@@ -22,6 +22,7 @@ COLUMNS = {
     "fare": ColumnStatistics(values=100, nulls=0, least="9.50", greatest="100.00", decimal=True),
     "blank": ColumnStatistics(values=0, nulls=100),
     "blob": ColumnStatistics(),
+    "half": ColumnStatistics(values=100, nulls=0, least=1),
 }
 
 
@@ -86,6 +87,7 @@ def passes(rules: dict[str, Any], sealed: SealReference | None = None, **known: 
         ({"ranges": {"carrier": [1, 2]}}, False),
         ({"ranges": {"blank": [1, 2]}}, True),
         ({"ranges": {"blob": [None, 2]}}, False),
+        ({"ranges": {"half": [None, 2]}}, False),
         ({"min_rows": 1, "max_rows": 50}, False),
     ],
 )
@@ -158,6 +160,9 @@ def test_drift_is_measured_by_the_same_partitions() -> None:
     assert report.checks[0].found == "0.1: 11 rows, previously 10 in dt=1"
     assert not passes({"max_drift": 0.09}, reference, before=backfill)
     assert not passes({"max_drift": 9}, reference, before=nightly)
+    alone = lake.set_up(an_id("alone"))
+    lake.run_stage(alone, {"dt=1/a.parquet": b"1" * 10})
+    assert passes({"max_drift": 0}, alone.seal(), before=backfill)
 
 
 @pytest.mark.parametrize("number", [1, 2])

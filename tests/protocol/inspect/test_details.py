@@ -8,7 +8,7 @@ from airflow_s3commit import Job, JobOptions
 from airflow_s3commit.exceptions import NoSuchJob
 from airflow_s3commit.protocol.inspect.jobs import JobDetails, describe_job
 from airflow_s3commit.protocol.model.destination import Destination
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, once
 
 FLIGHTS = Destination(BUCKET, ROOT)
 FILES = {"dt=1/part-0.parquet": b"one", "dt=2/part-0.parquet": b"seven!!"}
@@ -127,6 +127,16 @@ def test_a_conflict_is_told_before_the_commit() -> None:
     assert details.preview is None
     assert "conflict mode is fail" in (details.conflict or "")
     assert details.problems == []
+
+
+def test_a_job_that_ends_meanwhile_is_a_problem_not_an_error() -> None:
+    """What was read of it before is shown."""
+    lake = Lake()
+    job = lake.sealed(FILES)
+    lake.store.before = once("list_uploads", ROOT, job.abort)
+    details = describe_job(lake.store, FLIGHTS, OURS)
+    assert (details.summary.state, len(details.stages), details.uploads) == ("sealed", 1, None)
+    assert "aborted" in details.problems[0]
 
 
 def test_a_job_with_its_staging_elsewhere_is_found_by_its_record() -> None:

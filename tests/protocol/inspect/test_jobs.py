@@ -89,10 +89,15 @@ def test_a_sealed_job_shows_what_its_seal_counts() -> None:
     counted = lake.run_task(job, FILES)
     lake.run_task(job, FILES, attempt="2")
     assert _jobs(lake)[OURS].output.files == 4
+    for clock in (lake.store_clock, lake.clock):
+        clock.advance(100)
     job.seal_stage("spark", "1", [counted])
     job.seal()
-    assert _totals(_jobs(lake)[OURS]) == (2, 10, 10)
-    assert _jobs(lake)[OURS].state == "sealed"
+    sealed = int(lake.clock.time() * 1000)
+    lake.store_clock.advance(20)
+    summary = _jobs(lake)[OURS]
+    assert _totals(summary) == (2, 10, 10)
+    assert (summary.state, summary.since, summary.age) == ("sealed", sealed, 20.0)
 
 
 def test_jobs_of_other_destinations_are_not_listed() -> None:
@@ -236,7 +241,7 @@ def test_uploads_are_listed_with_their_size_age_and_job() -> None:
 
 
 def test_uploads_without_an_id_are_found_by_their_records() -> None:
-    """Without an id in the key an upload's job is found by Hadoop's .pending file."""
+    """Without an id in the key an upload's job is found by Hadoop's .pending file, here or above."""
     lake = Lake()
     job = lake.set_up()
     with job.task_attempt("spark", "1", "0", "1", threads=0) as attempt:
@@ -248,8 +253,11 @@ def test_uploads_without_an_id_are_found_by_their_records() -> None:
                 b'{"version":2,"uri":"s3a://lake/x","uploadId":"%s","bucket":"lake","destinationKey":"%s",'
                 b'"etags":["e"],"length":3}' % (upload_id.encode(), hadoops.encode())
             ),
+            "__magic_job-hadoop/job-1/task-1/damaged.pending": b"{",
         })  # fmt: skip
         owners = {key: upload.job_id for key, upload in _uploads(lake).items()}
+        below = _uploads(lake, Destination(BUCKET, f"{ROOT}dt=2/"))
+    assert below[hadoops].job_id == "hadoop"
     assert owners == {ROOT + named("dt=1/part-0.parquet"): OURS, hadoops: "hadoop"}
 
 

@@ -9,6 +9,9 @@ from airflow_s3commit import history
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, JobClosed, NoSuchJob
 from airflow_s3commit.protocol.inspect import verify_job as module
 from airflow_s3commit.protocol.inspect.verify_job import (
+    ExpectedFile,
+    ExpectedFiles,
+    FileDifferences,
     VerifyReport,
     verify_job,
     verify_manifest,
@@ -18,6 +21,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import Manifest
+from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.memory import MemoryStore
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, apart, named, once
@@ -150,6 +154,21 @@ def test_findings_beyond_the_named_ones_are_counted(monkeypatch: pytest.MonkeyPa
         lake.store.delete(BUCKET, ROOT + named(path))
     report = _report(lake, manifest)
     assert (report.missing_count, len(report.missing)) == (3, 1)
+    lake.put(dict.fromkeys(map(named, FILES), b"another"))
+    report = _report(lake, manifest)
+    assert (report.changed_count, len(report.changed)) == (3, 1)
+
+
+def test_a_file_of_which_only_the_size_is_known_is_compared_by_it() -> None:
+    """Its list has neither an ETag nor an upload id; with another size it is changed."""
+    lake, report, table = Lake(), FileDifferences(), Table()
+    table.live = {"dt=1": [1]}
+    lake.put({"dt=1/a": b"abc", "dt=1/b": b"abcd"})
+    with ExpectedFiles(lake.context(), report, lambda: table) as expected:
+        for name in "ab":
+            expected.add(f"{ROOT}dt=1/{name}", ExpectedFile(3, "", "", 1))
+        assert expected.compare(list(lake.store.list_objects(BUCKET, ROOT))) == []
+    assert (report.by_size, report.intact, [one.key for one in report.changed]) == (1, 0, [f"{ROOT}dt=1/b"])
 
 
 def test_a_job_is_verified_by_what_it_is() -> None:
@@ -190,7 +209,9 @@ def test_an_upload_that_was_aborted_is_missing() -> None:
         (gone, "the upload is gone, and its key has no object")
     ]
     lake.store.put(BUCKET, gone, b"two")
-    assert "another writer" in verify_pending(lake.context()).missing[0].problem
+    report = verify_pending(lake.context())
+    assert (report.missing_count, report.sound) == (1, False)
+    assert "another writer" in report.missing[0].problem
 
 
 def test_uploads_that_are_already_complete_are_recognised() -> None:
@@ -217,12 +238,24 @@ def test_a_damaged_pendingset_does_not_hide_the_others() -> None:
     assert report.unrecorded == 1
 
 
+def test_a_damaged_pendingset_of_an_open_job_is_reported() -> None:
+    """The uploads that it names are not known, and those of the others are."""
+    lake = Lake()
+    job = lake.set_up()
+    lake.run_task(job, FILES)
+    lake.run_task(job, {"dt=3/a.parquet": b"a"}, task="00001")
+    lake.tamper(lake.pendingset_key("00001"), cut=5)
+    report = verify_pending(lake.context())
+    assert (report.state, report.files, len(report.damaged), report.sound) == ("open", 3, 1, False)
+
+
 def test_a_damaged_seal_is_reported() -> None:
     """If the seal itself was changed nothing can be compared, and the report says so."""
     lake = Lake()
     lake.sealed(FILES)
     lake.tamper(lake.open_key("sealed.json"), cut=1)
-    assert len(verify_pending(lake.context()).damaged) == 1
+    report = verify_pending(lake.context())
+    assert (report.state, len(report.damaged)) == ("sealed", 1)
 
 
 def test_uploads_of_attempts_that_do_not_count_are_counted_separately() -> None:

@@ -123,6 +123,10 @@ def test_retained_files_are_not_leftovers() -> None:
     committed(lake, "third", {"dt=1/part-0.parquet": b"third"}, retain="1h")
     report = report_on(lake)
     assert (report.sound, report.intact, report.retained) == (True, 2, 4)
+    lake.store.delete(BUCKET, ROOT + named("dt=2/part-0.parquet", an_id("first")))
+    lake.put({"dt=1/foreign.parquet": b"another"})
+    report = report_on(lake)
+    assert (report.files, report.retained, report.removed, report.foreign_count) == (2, 2, 0, 1)
 
 
 def test_data_older_than_the_log_is_part_of_the_table() -> None:

@@ -11,6 +11,7 @@ import pytest
 from airflow_s3commit import Destination
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.delta import (
+    SAME_ROWS,
     DeltaColumns,
     TableChange,
     columns_of,
@@ -161,6 +162,7 @@ def test_an_unknown_type_of_a_partition_column_is_that_of_others_or_text() -> No
     [
         ("date", "dt=2013-01-01", "2013-01-01"),
         ("string", "dt=__HIVE_DEFAULT_PARTITION__", None),
+        ("date", "dt=__HIVE_DEFAULT_PARTITION__", None),
         ("string", "dt=us%2Feast", "us/east"),
         ("string", "dt=50%25 off", "50% off"),
         ("timestamp", "dt=2013-01-01 03%3A00%3A00.5", "2013-01-01 03:00:00.5"),
@@ -201,6 +203,36 @@ def test_other_directories_are_refused(kind: str, directory: str) -> None:
         partition_values(directory, made)
 
 
+def test_directories_are_in_the_order_of_the_columns() -> None:
+    """Iceberg's records of a partition have its values in that order, and no names."""
+    kinds = (("id", "long"), ("dt", "date"), ("hour", "long"))
+    made = columns_of({columns(*kinds, partitions=("dt", "hour")): "1"})
+    assert list(partition_values("dt=2013-01-01/hour=2", made)) == ["dt", "hour"]
+    with pytest.raises(InvalidOption, match="have no place"):
+        partition_values("hour=2/dt=2013-01-01", made)
+
+
+def test_a_removed_file_has_the_values_of_the_columns_that_it_was_added_with() -> None:
+    """A commit that replaces the whole table may partition it by another column."""
+    before = columns_of({columns(*PLAIN): "1"})
+    after = columns_of({columns(("id", "long"), ("hour", "long"), partitions=("hour",)): "2"})
+    lines = _version(_entry(4), before, after, removed=[_file("dt=2013-01-01/a")], added=[_file("hour=2/b")])
+    assert lines[-2]["remove"]["partitionValues"] == {"dt": "2013-01-01"}
+    assert lines[-1]["add"]["partitionValues"] == {"hour": "2"}
+
+
+def test_only_a_compaction_after_the_first_version_changes_no_row() -> None:
+    """A streaming reader skips such a version, and begins with the files of the first one."""
+    made, file = columns_of({columns(*PLAIN): "1"}), _file("dt=2013-01-01/a")
+    compaction = _entry(4, context={**SAME_ROWS, "dag_id": "nightly"})
+    for entry, before, changes in (
+        (compaction, None, True),
+        (compaction, made, False),
+        (_entry(4), made, True),
+    ):
+        assert _version(entry, before, made, added=[file])[-1]["add"]["dataChange"] is changes
+
+
 def test_statistics_are_in_the_words_of_delta() -> None:
     """Decimals keep their digits; what may order values otherwise, or is nested, has no bounds."""
     struct = {"type": "struct", "fields": [{"name": "x", "type": "long"}]}
@@ -234,6 +266,9 @@ def test_statistics_are_in_the_words_of_delta() -> None:
     }
 
 
+TEXT = ColumnStatistics(nulls=0, least="a", greatest="b")
+
+
 @pytest.mark.parametrize(
     "odd",
     [
@@ -242,6 +277,9 @@ def test_statistics_are_in_the_words_of_delta() -> None:
         {"s": ColumnStatistics(nulls=0, values=1)},
         {},
         {"s": ColumnStatistics(nulls=0, least='1},"x":{', greatest="1e5", decimal=True)},
+        {"s": ColumnStatistics(nulls=0, least="1", greatest="5", decimal=True)},
+        {"s": TEXT, "i": ColumnStatistics(nulls=0, least="1", greatest="5")},
+        {"s": TEXT, "i": ColumnStatistics(nulls=0, least=False, greatest=True)},
     ],
 )
 def test_a_file_has_bounds_of_all_columns_or_of_none(odd: dict[str, ColumnStatistics]) -> None:
@@ -250,6 +288,15 @@ def test_a_file_has_bounds_of_all_columns_or_of_none(odd: dict[str, ColumnStatis
     known = {"i": ColumnStatistics(nulls=0, least=1, greatest=5), **odd}
     text = _version(_entry(), None, made, added=[_file("a", rows=1, statistics=known)])[-1]["add"]["stats"]
     assert json.loads(text) == {"numRecords": 1, "nullCount": dict.fromkeys(known, 0)}
+
+
+def test_bounds_of_the_first_32_columns_are_enough() -> None:
+    """So many does a reader expect by Delta's default, and a writer know."""
+    made = columns_of({columns(*((f"c{number}", "long") for number in range(33)), partitions=()): "1"})
+    for count in (31, 32):
+        known = {f"c{number}": ColumnStatistics(least=1, greatest=5) for number in range(count)}
+        stats = _version(_entry(), None, made, added=[_file("a", statistics=known)])[-1]["add"].get("stats")
+        assert (stats is not None) is (count == 32)
 
 
 def test_an_entry_is_published_since_one_before_it_or_itself() -> None:

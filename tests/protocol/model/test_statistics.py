@@ -31,6 +31,13 @@ def test_unknown_plus_known_is_unknown() -> None:
     assert one.plus(other) == ColumnStatistics(values=4, nulls=None, least=None, greatest="y")
 
 
+def test_bounds_of_values_that_were_not_counted_count() -> None:
+    """A part of which the number of values is unknown is not taken for one without values."""
+    one, other = ColumnStatistics(least=1, greatest=3), ColumnStatistics(least=2, greatest=4)
+
+    assert one.plus(other) == other.plus(one) == ColumnStatistics(least=1, greatest=4)
+
+
 def test_decimals_are_compared_as_numbers() -> None:
     """Of the decimals 9.50 and 10.25 the latter is greater, though its text sorts first."""
     one = ColumnStatistics(values=1, nulls=0, least="9.50", greatest="9.50", decimal=True)
@@ -47,7 +54,10 @@ def test_bounds_of_different_kinds_are_not_compared() -> None:
     text = ColumnStatistics(values=1, nulls=0, least="1", greatest="1")
     decimal = ColumnStatistics(values=1, nulls=0, least="1", greatest="1", decimal=True)
 
+    damaged = ColumnStatistics(values=1, nulls=0, least="x", greatest="y", decimal=True)
+
     assert number.plus(text).least is None
+    assert decimal.plus(damaged).least is None
     assert decimal.plus(text).greatest is None
 
 

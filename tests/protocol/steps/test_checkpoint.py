@@ -94,6 +94,7 @@ def test_the_edits_of_these_tests_are_read_if_nothing_is_changed() -> None:
         (gzip.compress(b"\n"), "has an empty line"),
         (edited()[:-9], "is cut off"),
         (edited()[:20], "is cut off"),
+        (gzip.compress(gzip.decompress(edited()) + b"{}"), "is cut off"),
         (edited((0, lambda line: line.update(destination="s3://lake/x/"))), "is not a checkpoint of the log"),
         (edited((0, lambda line: line.update(version=2))), "is not a valid CheckpointStart"),
         (edited((0, lambda line: line.update(sources=3))), "more commits than its log has entries"),

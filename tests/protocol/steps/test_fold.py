@@ -129,6 +129,7 @@ class Directory:
         new = {(partition, name, number) for partition, name in names}
         counts = {one: Counts(files=sum(1 for p, _ in names if p == one)) for one in sorted(touched)}
         made = {"partitions": counts, "counts": Counts.total(counts.values()), "takes": takes}
+        made["schemas"] = [f"schema {number % 3}"] * (number % 4 > 0)
         self.log.append(entry(number, retain=60 * retain, **made))
         self.change(number, (self.files - taken) | new, taken, retain)
 
@@ -221,8 +222,9 @@ def test_what_an_entry_changes_is_told(steps: list[tuple[Any, ...]]) -> None:
         count, files = len(directory.log), set(directory.files)
         directory.step(step, before)
         for one in directory.log[count:]:
-            of_copy, left = before.copy().apply(one, "d"), before.apply(one, f"digest of {one.number}")
-            assert of_copy == left
+            digest, copy = f"digest of {one.number}", before.copy()
+            of_copy, left = copy.apply(one, digest), before.apply(one, digest)
+            assert (of_copy, vars(copy)) == (left, vars(before))
             assert files_of(directory, left.pieces) == files - directory.files
             assert files_of(directory, left.gained) == directory.files - files
             assert left.sources.keys() == {number for numbers in left.pieces.values() for number in numbers}
