@@ -100,10 +100,11 @@ class S3CommitJobOperator(CompletingOperator):
         self,
         *,
         pin_preview: bool = True,
-        outlets: Sequence[Any] | Asset | None = None,
         partition_asset: Asset | None = None,
         **kwargs: Any,
     ) -> None:
+        # A parameter's default would replace Airflow's, and fail a mapped task.
+        outlets = kwargs.pop("outlets", None)
         # Like Airflow's operators, it takes a single one too.
         tables: list[Any] = [outlets]
         if isinstance(outlets, Sequence | None) and not isinstance(outlets, str):

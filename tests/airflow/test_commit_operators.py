@@ -231,6 +231,13 @@ def test_without_a_pin_the_commit_replaces_what_is_there(store, context, overtak
     assert summary["job_id"] in left
 
 
+def test_it_can_be_mapped() -> None:
+    """Airflow adds a mapped task's outlets to a list before the task runs."""
+    with DAG("nightly", schedule=None):
+        mapped = S3CommitJobOperator.partial(task_id="commit").expand(job=[{}, {}])
+    assert mapped.outlets == []
+
+
 def test_outlets_get_the_summary(store, context) -> None:
     """The asset's event names the manifest, files, rows and bytes, in total and by partition."""
     table = Asset("flights")
