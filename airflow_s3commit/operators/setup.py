@@ -57,6 +57,7 @@ class JobOptionsOperator(TableOperator):
     """A task that makes a job of a table."""
 
     template_fields = (*TableOperator.template_fields, "options")
+    kill_window = KILL_WINDOW
 
     def __init__(self, **kwargs: Any) -> None:
         options = options_among(kwargs)
@@ -69,6 +70,50 @@ class JobOptionsOperator(TableOperator):
     __init__.__signature__ = Signature(  # type: ignore[attr-defined]
         [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in JobOptions.__struct_fields__]
     )
+
+    @property
+    def _place(self) -> Destination:
+        return Destination.parse(self.destination)
+
+    def abort_earlier(self, facts: Mapping[str, str], own: str = "") -> None:
+        """Abort the jobs of this task's earlier tries that did not commit; raise if one is of a later try."""
+        place, earlier = place_in_order(facts, own), []
+        for other in self._open_jobs(facts):
+            if place_in_order(other.context, other.job_id) < place:
+                earlier.append(other)
+            elif other.job_id != own:
+                raise AirflowException(
+                    f"Task {self.task_id}: job {other.job_id} of {other.destination} is of a later try of"
+                    " this task, so this one ends. If no such try runs, end that job:"
+                    f" s3commit abort {other.destination} {other.job_id}"
+                )
+        for other in earlier:
+            try:
+                uploads = self._abort(self.hook.job(_reference_of(other)))
+            except AlreadyCommitted as error:
+                self.log.info("Earlier job %s was not aborted: %s", other.job_id, error)
+            else:
+                count_abort(other.destination, uploads)
+                self.log.info("Aborted earlier job %s: %d uploads", other.job_id, uploads)
+
+    def _abort(self, job: Job) -> int:
+        state, reason = job.state(), f"a later try of {self.task_id}"
+        window = 0.0 if state is None or state.state == "aborted" else self.kill_window
+        try:
+            return abort_until_quiet(
+                lambda: job.abort(reason=reason).uploads, kill_window=window, log=self.log
+            )
+        except AlreadyCommitted:
+            # Perhaps it is not finished: this finishes it.
+            job.commit()
+            raise
+
+    def _open_jobs(self, facts: Mapping[str, str]) -> list[JobRecord]:
+        """Return the jobs of this task's tries that have not ended, or are not cleaned up."""
+        from airflow_s3commit.protocol.inspect.jobs import open_jobs  # noqa: PLC0415
+
+        found = open_jobs(self.hook.store, self._place)
+        return [record for record in found if is_same_task(facts, record.context)]
 
 
 class S3CommitSetupOperator(JobOptionsOperator):
@@ -119,7 +164,7 @@ class S3CommitSetupOperator(JobOptionsOperator):
         )
         # After the job's record is written: of two tries at the same time, at least one sees the other.
         try:
-            self._abort_earlier(facts, reference.job_id)
+            self.abort_earlier(facts, reference.job_id)
         except (AirflowException, Refused) as refusal:
             left = "it stays open, without uploads, until a sweep"
             with noting(refusal, f"aborting job {reference.job_id}", left):
@@ -145,10 +190,6 @@ class S3CommitSetupOperator(JobOptionsOperator):
                     self.destination,
                     days,
                 )
-
-    @property
-    def _place(self) -> Destination:
-        return Destination.parse(self.destination)
 
     def _reference(self, job_id: str, options: JobOptions) -> JobReference:
         root = Destination.parse(options.staging) if options.staging else None
@@ -198,18 +239,20 @@ class S3CommitSetupOperator(JobOptionsOperator):
     def _stages_of_earlier_try(self, context: Context) -> dict[str, str]:
         """Return the states of the stages after this task, by task and map index; empty in a first try.
 
-        A mapped stage without an instance yet has the state ``None``. Sensors are no stages: they only wait.
+        A mapped stage without an instance yet has the state ``None``. Sensors, and tasks beside the commit,
+        are no stages.
         """
         if self.get_dag() is None or context["ti"].try_number == 1:
             return {}
         behind: list[Any] = list(self.get_flat_relatives(upstream=False))
         steps = [task for task in behind if task.task_type in _STEPS]
+        before = {name for step in steps for name in step.get_flat_relative_ids(upstream=True)}
         after = {name for step in steps for name in step.get_flat_relative_ids(upstream=False)}
         after.update(step.task_id for step in steps)
         stages = sorted(
             task.task_id
             for task in behind
-            if task.task_id not in after
+            if task.task_id in before - after
             and not issubclass(getattr(task, "operator_class", type(task)), BaseSensorOperator)
         )
         found = states_of(context, task_ids=stages) if stages else {}
@@ -228,53 +271,13 @@ class S3CommitSetupOperator(JobOptionsOperator):
         if not kept:
             return
         if not {*stages.values()} <= {"success", "skipped"}:
-            self._abort_earlier(facts, "")
+            self.abort_earlier(facts)
         raise AirflowFailException(
             f"Task {self.task_id}: {shortened(kept)} succeeded before and not again."
             f" What they wrote belongs to an earlier job on {self.destination}, which has ended, is not"
             " sealed or has other options, and would be missing from a new one. Clear all stages, with all"
             " their mapped instances and the tasks after them."
         )
-
-    def _abort_earlier(self, facts: Mapping[str, str], own: str) -> None:
-        """Abort the jobs of this task's earlier tries that did not commit; raise if one is of a later try."""
-        place, earlier = place_in_order(facts, own), []
-        for other in self._open_jobs(facts):
-            if place_in_order(other.context, other.job_id) < place:
-                earlier.append(other)
-            elif other.job_id != own:
-                raise AirflowException(
-                    f"Task {self.task_id}: job {other.job_id} of {other.destination} is of a later try of"
-                    f" this task, so job {own} of this one is aborted. If no such try runs, end that job:"
-                    f" s3commit abort {other.destination} {other.job_id}"
-                )
-        for other in earlier:
-            try:
-                uploads = self._abort(self.hook.job(_reference_of(other)))
-            except AlreadyCommitted as error:
-                self.log.info("Earlier job %s was not aborted: %s", other.job_id, error)
-            else:
-                count_abort(other.destination, uploads)
-                self.log.info("Aborted earlier job %s: %d uploads", other.job_id, uploads)
-
-    def _abort(self, job: Job) -> int:
-        state, reason = job.state(), f"a later try of {self.task_id}"
-        window = 0.0 if state is None or state.state == "aborted" else self.kill_window
-        try:
-            return abort_until_quiet(
-                lambda: job.abort(reason=reason).uploads, kill_window=window, log=self.log
-            )
-        except AlreadyCommitted:
-            # Perhaps it is not finished: this finishes it.
-            job.commit()
-            raise
-
-    def _open_jobs(self, facts: Mapping[str, str]) -> list[JobRecord]:
-        """Return the jobs of this task's tries that have not ended, or are not cleaned up."""
-        from airflow_s3commit.protocol.inspect.jobs import open_jobs  # noqa: PLC0415
-
-        found = open_jobs(self.hook.store, self._place)
-        return [record for record in found if is_same_task(facts, record.context)]
 
 
 def _reference_of(record: JobRecord) -> JobReference:

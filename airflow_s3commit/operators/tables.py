@@ -182,9 +182,9 @@ class S3CommitCompactOperator(JobOptionsOperator):
     """Writes partitions with many small files anew, by one commit that changes no row.
 
     It reads and writes with pyarrow in its own process; a partition is compacted if that at least halves its
-    files. It may be retried and cleared. It fails, and changes nothing, where another job has uploads or
-    commits meanwhile. Returns the generation, which is None if no partition gained anything, and the numbers
-    of partitions, files and rows.
+    files. It may be retried and cleared: it first aborts the jobs of its earlier tries. It fails, and changes
+    nothing, where another job has uploads or commits meanwhile. Returns the generation, which is None if no
+    partition gained anything, and the numbers of partitions, files and rows.
 
     :param partitions: Directories below it, such as ``dt={{ ds }}``; by default every one. (templated)
     :param target_bytes: Size after which a file ends; by default 128 MiB. (templated)
@@ -208,13 +208,16 @@ class S3CommitCompactOperator(JobOptionsOperator):
         from airflow_s3commit.compaction import compact  # noqa: PLC0415 - keeps DAG parsing light
 
         self.require_text("destination")
+        facts = job_context(context)
+        # The uploads of a killed try would be those of another job.
+        self.abort_earlier(facts)
         report = compact(
             self.hook.store,
             self.destination,
             partitions=self.read("partitions", texts),
             target_bytes=self.read("target_bytes", int),
             job_options=job_options(self.options),
-            context=job_context(context),
+            context=facts,
         )
         if report.partitions:
             self.log.info("Compacted\n%s", text_table(report.partitions[0].columns, report.partitions))

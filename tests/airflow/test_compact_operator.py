@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_s3commit import InvalidOption, latest_manifest, write_table
+from airflow_s3commit import InvalidOption, Job, latest_manifest, write_table
 from airflow_s3commit.operators import S3CommitCompactOperator
+from airflow_s3commit.operators.setup import job_context
 from airflow_s3commit.protocol.model.destination import Destination
-from tests.airflow.runs import DAY, FLIGHTS
+from tests.airflow.runs import DAY, FLIGHTS, new_context, pending, write_stage
 
 
 def filled(store) -> None:
@@ -41,3 +42,16 @@ def test_a_refusal_is_final(store, context) -> None:
         task.execute(context)
     with pytest.raises(InvalidOption, match="compact: options: retain"):
         S3CommitCompactOperator(task_id="compact", destination=FLIGHTS, retain="soon")
+
+
+def test_a_retry_aborts_what_a_killed_try_has_uploaded(store, monkeypatch) -> None:
+    """Uploads of another job are refused, and those of an earlier try of the task are not another job's."""
+    monkeypatch.setattr("airflow_s3commit.operators.abort.sleep", lambda _: None)
+    filled(store)
+    killed = Job.setup(store, FLIGHTS, context=job_context(new_context(1)))
+    write_stage(store, killed.reference.to_dict(), seal=False)
+    task = S3CommitCompactOperator(task_id="compact", destination=FLIGHTS)
+    with pytest.raises(AirflowFailException, match=killed.reference.job_id):
+        task.execute(new_context(2, dag_run={"run_id": "another"}))
+    assert task.execute(new_context(2))["rows"] == 2
+    assert pending(store) == []

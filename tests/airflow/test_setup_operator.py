@@ -394,13 +394,13 @@ class Run:
         self.stages: dict[str, Any] = {"one": EmptyOperator, "two": EmptyOperator}
 
     def set_up(self, states: dict[str, str | None], **arguments: Any) -> dict[str, str]:
-        """Execute setup in front of the stages ``one`` and ``two``, with the given states."""
+        """Execute setup in front of stages ``one`` and ``two`` in the given states, and of messages."""
         with DAG("nightly", schedule=None):
             setup = operator(**arguments)
             resolve = S3CommitResolveConflictsOperator(task_id="resolve", job=setup.output)
             commit_task = S3CommitJobOperator(task_id="commit", job=setup.output)
             for name, kind in self.stages.items():
-                setup >> kind(task_id=name) >> resolve
+                setup >> kind(task_id=name) >> [resolve, EmptyOperator(task_id=f"message_of_{name}")]
             resolve >> commit_task >> EmptyOperator(task_id="report")
         self.tries += 1
         context = new_context(self.tries)
