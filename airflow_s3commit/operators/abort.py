@@ -102,7 +102,7 @@ class S3CommitAbortOperator(CommitStepOperator):
         context["ti"].xcom_push(key="abort_report", value=report)
         skipped = [name for name, ended in states.items() if ended == "skipped"]
         if not skipped or not {*states.values()} <= {"skipped", "success"}:
-            is_old = state is not None and state.state == "aborted" and context["ti"].try_number > 1
+            is_old = state is not None and state.state == "aborted"
             advice = " It had ended before: clear setup too, with all that is downstream." if is_old else ""
             raise AirflowFailException(
                 f"{first or 'No commit ran'}. Job {job_id} was aborted with {uploads} pending uploads; none"

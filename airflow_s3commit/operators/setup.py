@@ -97,11 +97,10 @@ class JobOptionsOperator(TableOperator):
                 self.log.info("Aborted earlier job %s: %d uploads", other.job_id, uploads)
 
     def _abort(self, job: Job) -> int:
-        state, reason = job.state(), f"a later try of {self.task_id}"
-        window = 0.0 if state is None or state.state == "aborted" else self.kill_window
+        reason = f"a later try of {self.task_id}"
         try:
             return abort_until_quiet(
-                lambda: job.abort(reason=reason).uploads, kill_window=window, log=self.log
+                lambda: job.abort(reason=reason).uploads, kill_window=self.kill_window, log=self.log
             )
         except AlreadyCommitted:
             # Perhaps it is not finished: this finishes it.
@@ -304,7 +303,7 @@ def job_context(context: Context) -> dict[str, str]:
     facts = {
         **{name: getattr(ti, name, None) for name in ("dag_id", "task_id", "map_index", "try_number")},
         "try_id": getattr(ti, "id", None),
-        "run_id": context.get("run_id") or getattr(dag_run, "run_id", None),
+        "run_id": context.get("run_id"),
         "run_type": getattr(dag_run, "run_type", None),
         "run_started": started and started.astimezone(UTC).isoformat(timespec="microseconds"),
         "task_group_id": getattr(group, "group_id", None),
