@@ -109,6 +109,7 @@ def test_a_commit_cut_off_after_its_entry_is_finished(store, context, monkeypatc
     job.seal()
     cut_commit_off(store, job, monkeypatch)
     assert (job.state().state, job.state().finished) == ("committed", False)
+    monkeypatch.setattr(Job, "has_leftovers", lambda _: False)
     assert teardown(reference).execute(context)["state"] == "committed"
     assert (len(visible(store)), job.state().finished) == (1, True)
     assert store.head("lake", "flights/_SUCCESS")
@@ -142,6 +143,32 @@ def test_a_teardown_without_its_setups_output_fails(store, context) -> None:
         teardown(None).execute(context)
     with pytest.raises(NoSuchKey):
         store.head("lake", "flights/_SUCCESS")
+    with pytest.raises(AirflowFailException, match="InvalidDestination"):
+        teardown({**set_up(store), "destination": "flights"}).execute(context)
+
+
+def test_a_commit_that_ends_while_the_teardown_looks_counts(store, context, monkeypatch) -> None:
+    """Only the log decides: a job that another process commits meanwhile is committed."""
+    reference, look = sealed(store), Job.state
+
+    def late(job: Job) -> object:
+        found = look(job)
+        job.commit()
+        return found
+
+    monkeypatch.setattr(Job, "state", late)
+    assert teardown(reference).execute(context)["state"] == "committed"
+
+
+def test_the_uploads_of_a_job_whose_records_were_deleted_are_aborted(store, context) -> None:
+    """An application may delete the whole directory: the run fails, and nothing stays pending."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    for info in [*store.list_objects("lake", "flights/")]:
+        store.delete("lake", info.key)
+    with pytest.raises(AirflowFailException, match="was aborted with 1 pending uploads"):
+        teardown(reference).execute(context)
+    assert pending(store) == []
 
 
 #: What a task notes that the store made fail.
@@ -178,7 +205,8 @@ def test_a_run_with_nothing_to_do_succeeds(store, context) -> None:
     """Without data the job ends and the run succeeds."""
     reference = set_up(store)
     assert Group(reference, context, **NOTHING_TO_DO).teardown.execute(context)["state"] == "skipped"
-    assert opened(store, reference).state().state == "aborted"
+    ended = opened(store, reference).state()
+    assert (ended.state, ended.reason) == ("aborted", "a task was skipped, or did not run")
 
 
 def test_a_skipped_stage_does_not_silently_lose_another_s_output(store, context) -> None:
@@ -223,7 +251,7 @@ def test_an_instance_that_a_mapping_no_longer_has_does_not_count(store, context)
     group = Group(set_up(store), context, **NOTHING_TO_DO, other_1="removed")
     assert group.teardown.execute(context)["state"] == "skipped"
     reference = sealed(store)
-    group = Group(reference, context, **FAILED_COMMIT, stage_1="removed")
+    group = Group(reference, context, **FAILED_COMMIT, stage_1="removed", other="skipped")
     group.failures["refresh.commit"] = BY_STORE
     with pytest.raises(AirflowFailException, match="was kept"):
         group.teardown.execute(context)

@@ -20,6 +20,7 @@ from airflow_s3commit.operators import (
     S3CommitResolveConflictsOperator,
     S3CommitStagesOperator,
 )
+from airflow_s3commit.operators.base import FAILURE
 from airflow_s3commit.protocol.steps.seal import seal_stage
 from tests.airflow.runs import DAY, FLIGHTS, commit, pending, rendered, set_up, visible, write_stage
 
@@ -396,6 +397,7 @@ def test_a_commit_without_files_follows_the_option(store, context) -> None:
     """By a group's default there is no commit; ``commit`` makes an empty one."""
     with pytest.raises(AirflowSkipException):
         without_files(store, set_up(store), context, on_empty="skip")
+    assert FAILURE not in context["ti"].pushed
     reference = set_up(store)
     without_files(store, reference, context, on_empty="commit")
     summary = S3CommitJobOperator(task_id="commit", job=reference).execute(context)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_s3commit import JobReference
@@ -59,13 +61,27 @@ def test_a_job_of_no_dag_takes_a_right_to_all_dags(context: dict[str, str]) -> N
 
 
 def test_a_job_is_read_by_those_who_may_read_its_dag() -> None:
-    """The auth manager is asked for this DAG by its id."""
-    names = ("root", "auditor", "barred", "collector", "owner", "viewer", "stranger")
-    assert [name for name in names if not access(name).may_read(NIGHTLY)] == ["stranger"]
+    """The auth manager is asked for the runs of this DAG by its id."""
+    names = ("root", "auditor", "barred", "collector", "owner", "viewer", "stranger", "lister")
+    assert [name for name in names if not access(name).may_read(NIGHTLY)] == ["stranger", "lister"]
     assert not access("barred").may_read({"dag_id": "payroll"})
 
 
-@pytest.mark.parametrize("name", ["auditor", "barred", "owner", "stranger"])
+def test_the_auth_manager_is_told_the_team_of_a_dag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Managers decide by teams too."""
+    asked = []
+
+    def answer(*_: object, details: Any, **__: object) -> bool:
+        asked.append((details.id, details.team_name))
+        return True
+
+    monkeypatch.setattr(KnownRuns, "teams_of", lambda _, dag_ids: dict.fromkeys(dag_ids, "blue"))
+    monkeypatch.setattr(PerDagAuthManager, "is_authorized_dag", answer)
+    assert access("owner").may_read(NIGHTLY)
+    assert asked == [("nightly_flights", "blue")]
+
+
+@pytest.mark.parametrize("name", ["auditor", "barred", "owner", "stranger", "lister"])
 def test_asking_ahead_changes_no_answer(name: str) -> None:
     """One refusal among many neither hides the others nor is hidden by them."""
     contexts = [{"dag_id": "nightly_flights"}, {"dag_id": "payroll"}, {"dag_id": "weather"}, {}]

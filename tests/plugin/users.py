@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
@@ -25,12 +26,13 @@ RIGHTS: dict[str, dict[str, frozenset[str]]] = {
     "owner": {"nightly_flights": frozenset({"GET", "PUT"})},
     "viewer": {"nightly_flights": frozenset({"GET"})},
     "stranger": {"weather": frozenset({"GET", "PUT"})},
+    "lister": {"nightly_flights": frozenset({"list"})},
     "public": {},
 }
 
 
 class PerDagAuthManager(SimpleAuthManager):
-    """Lets users do with a DAG what `RIGHTS` says, and nothing else.
+    """Lets users do with a DAG's runs what `RIGHTS` says, and nothing else; ``list`` is the DAG without them.
 
     As Airflow's FAB manager does, it answers a question without a DAG by whether one may be listed.
     """
@@ -47,7 +49,8 @@ class PerDagAuthManager(SimpleAuthManager):
         rights = RIGHTS[user.username]
         if details is None or details.id is None:
             return any(method in allowed for allowed in rights.values())
-        return method in rights.get(details.id, rights.get("*", frozenset()))
+        allowed = rights.get(details.id, rights.get("*", frozenset()))
+        return method in allowed or (access_entity is not DagAccessEntity.RUN and "list" in allowed)
 
     def get_authorized_dag_ids(self, *, user: SimpleAuthManagerUser, method: Any = "GET", **_: Any) -> Any:
         """See the base class."""
