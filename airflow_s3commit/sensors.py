@@ -90,8 +90,8 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
         self.address: StoreAddress | None = None
         self._seen = ""
         self._began_after: datetime | None = None
-        self._conditions = [name for name in _CONDITIONS if getattr(self, name) is not None]
-        if not self._conditions:
+        self._given = [name for name in (*_CONDITIONS, "min_files") if getattr(self, name) is not None]
+        if self._given in ([], ["min_files"]):
             raise ValueError(
                 f"Sensor {self.task_id} would accept any manifest, even yesterday's. Set a condition:"
                 f" {', '.join(_CONDITIONS)}."
@@ -184,7 +184,7 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
     def _wanted(self) -> Criteria:
         from airflow_s3commit.protocol.watch import Criteria  # noqa: PLC0415 - keeps DAG parsing light
 
-        lost = [name for name in self._conditions if getattr(self, name) is None]
+        lost = [name for name in self._given if getattr(self, name) is None]
         if lost:
             raise AirflowFailException(
                 f"Task {self.task_id}: the condition {', '.join(lost)} has no value in this run: check the"

@@ -189,12 +189,13 @@ def test_a_condition_that_renders_to_nothing_fails(store, context, asked, deferr
         waiting.execute(context)
 
 
-def test_a_condition_whose_xcom_is_missing_fails(store, context) -> None:
+@pytest.mark.parametrize("missing", ["run_id", "min_files"])
+def test_a_condition_whose_xcom_is_missing_fails(store, context, missing) -> None:
     """A missing XCom resolves to None, which must not count as an unset condition."""
     commit(store)
-    waiting = sensor(run_id="{{ a }}", partitions=None)
-    waiting.run_id = None
-    with pytest.raises(AirflowFailException, match="run_id has no value"):
+    waiting = sensor(partitions=[DAY], **{missing: "{{ a }}"})
+    setattr(waiting, missing, None)
+    with pytest.raises(AirflowFailException, match=f"{missing} has no value"):
         waiting.poke(context)
 
 
