@@ -226,12 +226,13 @@ class S3CommitGroup:
         given: Any = dag.on_failure_callback
         callbacks = list(given) if isinstance(given, Sequence) else [] if given is None else [given]
         others = [one for one in callbacks if isinstance(one, AbortUploadsNotifier) and one.job is None]
+        conn_id, own = self.setup.aws_conn_id, self.setup.task_id
+        others = [one for one in others if one.aws_conn_id == conn_id]
         if any(one.setup_task_ids is None for one in others):
             return
-        conn_id, own = self.setup.aws_conn_id, self.setup.task_id
         for one in others:
             # One notifier first aborts the jobs of all groups, and then checks each again.
-            if one.aws_conn_id == conn_id and isinstance(one.setup_task_ids, list):
+            if isinstance(one.setup_task_ids, list):
                 one.setup_task_ids = [*one.setup_task_ids, own]
                 return
         aborting = AbortUploadsNotifier(setup_task_ids=[own], aws_conn_id=conn_id)

@@ -291,10 +291,13 @@ def test_a_time_limit_of_the_run_aborts_the_job(given) -> None:
     assert DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag)).has_on_failure_callback
 
 
-def test_a_notifier_of_the_user_is_enough() -> None:
-    """One for all setups of the DAG already exists, with the user's own limits."""
-    own = AbortUploadsNotifier(time_limit=10)
+def test_a_notifier_of_the_user_is_enough_if_it_has_the_connection() -> None:
+    """One for all setups already exists, with the user's own limits; by another it could abort nothing."""
+    own = AbortUploadsNotifier(time_limit=10, aws_conn_id="lake")
     assert with_timeout(own, **HOUR).on_failure_callback == own
+    other = AbortUploadsNotifier()
+    added, *rest = with_timeout(other, **HOUR).on_failure_callback
+    assert (added.aws_conn_id, added.setup_task_ids, rest) == ("lake", ["refresh0.setup"], [other])
 
 
 def test_a_run_without_limit_has_no_further_callback() -> None:
