@@ -49,30 +49,26 @@ _Step: TypeAlias = tuple[str, ...]
 _AGAIN = ("run the same command again: it finds out what has happened, and continues",)
 _SHOW = ("show the job's state", "show")
 _LIST = ("list the jobs at the destination", "jobs")
-_LOG = ("look at the commits to the table", "log")
-_CHECK = ("check the bucket and the permissions", "doctor")
 _REACH = ("check that the store can be reached (--endpoint-url), and run the same command again",)
 _NOW = ("see what its commit would replace now; if it is aborted, write its data again", "show")
-_CHOOSE = ("choose the stage attempt to commit", "commit", "--stage", "STAGE:ATTEMPT")
-_ANEW = ("the job is aborted: find the reason, then write the data again as a new job", "jobs")
 
 #: Next steps after errors; the first matching entry counts.
 _AFTER: tuple[tuple[type[S3CommitError] | UnionType, tuple[_Step, ...]], ...] = (
     (OutcomeUnknown, (_AGAIN, _SHOW)),
-    (AccessDenied | NoSuchBucket | StoreUnsuitable, (_CHECK,)),
+    (AccessDenied | NoSuchBucket | StoreUnsuitable, (("check the bucket and the permissions", "doctor"),)),
     (Unavailable, (_REACH,)),
     (AlreadyCommitted, (("show what the job committed", "manifest"),)),
     (DestinationChanged, (_NOW,)),
-    (DuplicateOutput, (_CHOOSE, _SHOW)),
+    (DuplicateOutput, (("choose the stage attempt to commit", "commit", "--stage", "STAGE:ATTEMPT"), _SHOW)),
     (NoSuchJob, (("list the jobs in progress", "jobs"), ("list the commits", "log"))),
-    (JobFailed, (_ANEW,)),
+    (JobFailed, (("the job is aborted: find the reason, then write the data again as a new job", "jobs"),)),
     (InvalidPath, ()),
     (DestinationNotEmpty | JobClosed | InvalidRecord, (_SHOW,)),
 )
 
 #: Next steps after errors of commands about a table, which name no job; these are tried first.
 _AFTER_ABOUT_TABLE: tuple[tuple[type[S3CommitError] | UnionType, tuple[_Step, ...]], ...] = (
-    (NotReversible | DestinationChanged, (_LOG,)),
+    (NotReversible | DestinationChanged, (("look at the commits to the table", "log"),)),
     # The message has the next action: of a copy nothing can be rebuilt.
     (ForeignRecord, ()),
     (InvalidRecord, (("see which records are damaged, and what can be rebuilt", "repair"),)),
@@ -219,8 +215,7 @@ class CommandLines:
 
     def line(self, command: str, *options: str) -> str:
         """Return the command line of a command, with the job id if the command takes one."""
-        is_about_job = command not in _ABOUT_DESTINATIONS
-        job = (self.job_id,) if self.job_id is not None and is_about_job else ()
+        job = (self.job_id,) if self.job_id and command not in _ABOUT_DESTINATIONS else ()
         root = self.staging_root if command in _WITH_STAGING else None
         staging = () if root is None else ("--staging", root.uri)
         words = (*self.program, command, self.destination.uri, *job, *options, *staging)

@@ -248,8 +248,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
 
     def _sealed_before(self, context: Context, job: Job, stage: str) -> str | None:
         """Return the newest stage attempt that an earlier try has sealed, by the job's records, or None."""
-        own = int(context["ti"].try_number)
-        if own == 1:
+        if int(context["ti"].try_number) == 1:
             return None
         tries = [int(each) for name, each in job.sealed_stages() if name == stage and each.isdecimal()]
         return str(max(tries)) if tries else None

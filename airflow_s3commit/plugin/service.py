@@ -266,10 +266,9 @@ class DestinationService:
             S3CommitError: The reading failed; if unexpectedly, it was logged and is an `InvalidRecord`.
         """
         end = self._clock.monotonic() + self._wait
-        words = (
+        too_long = StillRunning(
             f"it could not be read within {self._wait:g} s: the store or the API server is busy; try again"
         )
-        too_long = StillRunning(words)
 
         def check() -> None:
             if self._clock.monotonic() > end:
