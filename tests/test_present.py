@@ -17,7 +17,15 @@ from airflow_s3commit.exceptions import (
     OutcomeUnknown,
     S3CommitError,
 )
-from airflow_s3commit.present import CommandLines, after_error, amount, cost_per_day, cost_per_month
+from airflow_s3commit.present import (
+    CommandLines,
+    after_error,
+    amount,
+    cost_per_day,
+    cost_per_month,
+    for_job,
+)
+from airflow_s3commit.protocol.inspect.jobs import JobDetails, JobSummary
 from tests.cases import each
 
 FLIGHTS = Destination.parse("s3://lake/flights and more/")
@@ -95,3 +103,10 @@ def test_an_error_about_a_table_suggests_no_change_of_a_job(kind: type[S3CommitE
 def test_a_path_that_cannot_be_has_no_next_step() -> None:
     """Its message says what to change, and the state of the job says nothing about it."""
     assert after_error(InvalidPath("path '../x' has an element '..'"), CommandLines(FLIGHTS, "j1")) == []
+
+
+def test_a_damaged_job_can_only_be_aborted() -> None:
+    """Whatever state its other records have, no commit of it is suggested."""
+    summary = JobSummary(job_id="j", destination=FLIGHTS.uri, staging="…", state="sealed", problem="damaged")
+    (step,) = for_job(JobDetails(summary=summary), CommandLines(FLIGHTS, "j"))
+    assert step.command == "s3commit abort 's3://lake/flights and more/' j"

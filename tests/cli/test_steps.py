@@ -447,12 +447,14 @@ def test_an_abort_at_another_directory_discards_nothing(lake: Lake, run: RunProg
 
 
 def test_abort_asks_a_person(lake: Lake, run: RunProgram) -> None:
-    """Answering no changes nothing."""
+    """Answering no changes nothing, also where the result is for a script."""
     lake.sealed(FILES)
     before = lake.everything()
     result = run("abort", lake.destination, OURS, typed="n\n")
     assert result.exit_code == 1
     assert "you answered no" in result.stderr
+    told = plain_json(run("abort", lake.destination, OURS, "--json", typed="n\n"))
+    assert (told["error"]["type"], told["error"]["exit_code"]) == ("Declined", 1)
     assert lake.everything() == before
 
 
