@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_s3commit import Destination
 from airflow_s3commit.exceptions import AccessDenied, InvalidRecord, NoSuchBucket, Unavailable
 from airflow_s3commit.protocol.model.layout import entry_key
+from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, SearchResult, Snapshot
 from airflow_s3commit.testing import StoreCall
+from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id, once
 
 FILES = {"dt=1/a.parquet": b"a"}
@@ -110,6 +113,15 @@ def test_an_aborted_job_is_reported() -> None:
     found = Wait(lake, job=OURS).look()
     assert found.outcome == "absent"
     assert found.seen.endswith("the job is aborted, and never commits: a bad day")
+
+
+def test_the_job_that_is_wanted_must_meet_the_other_conditions_too() -> None:
+    """It is named with the condition that it does not meet."""
+    lake = Lake()
+    commit(lake)
+    found = Wait(lake, job=OURS, min_files=2).look()
+    assert (found.manifest, found.outcome) == (None, "stale")
+    assert "min_files: wanted 2, found 1" in found.seen
 
 
 def test_only_the_newest_commits_are_looked_at() -> None:
@@ -248,6 +260,49 @@ def test_a_place_without_a_log_is_searched_again() -> None:
         assert [verb for verb, _ in wait.requests] == ["list_objects", "get"]
     commit(lake, OURS, "monday")
     assert wait.found() == OURS
+
+
+@each(
+    ("wanted", "met"),
+    [
+        ({"min_files": 1}, True),
+        ({"min_files": "2"}, False),
+        ({"newer_than": "2023-11-14T22:13:19.999"}, True),
+        ({"newer_than": "2023-11-14T22:13:20"}, False),
+        ({"partitions": "dt=1"}, True),
+        ({"partitions": ["dt=1", "dt=2"]}, False),
+        ({"job": OURS}, True),
+        ({"job": {"job_id": THEIRS}}, False),
+        ({"run_id": "sunday", "context": {"run_id": "monday"}}, True),
+        ({"context": {"run_id": "monday"}}, False),
+    ],
+)
+def test_a_commit_meets_all_conditions_or_is_not_the_one(wanted: dict[str, Any], met: bool) -> None:
+    """A time excludes the commit that was made at it, and a partition that was emptied was not written."""
+    lake = Lake()
+    commit(lake)
+    manifest = lake.job().manifest()
+    assert manifest.committed == 1_700_000_000_000
+    manifest = replace(manifest, partitions={**manifest.partitions, "dt=2": Counts()})
+    assert (Criteria.of(**wanted).unmet(manifest) == []) is met
+
+
+@each(
+    "asked",
+    [
+        {"run_id": " "},
+        {"context": {}},
+        {"context": {"run_id": "monday", "dag_id": "None"}},
+        {"partitions": []},
+        {"partitions": ["dt=1", ""]},
+        {"job": {}},
+        {"min_files": ""},
+    ],
+)
+def test_a_condition_without_a_value_is_refused(asked: dict[str, Any]) -> None:
+    """As a template without a value renders; without the condition any commit would do."""
+    with pytest.raises(ValueError, match="is empty"):
+        Criteria.of(**asked)
 
 
 def feed(lake: Lake, memory: Mapping[str, Any] | None = None) -> ManifestFeed:
