@@ -39,7 +39,7 @@ from airflow_s3commit.protocol.inspect.jobs import (
 )
 from airflow_s3commit.protocol.model.destination import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
-from airflow_s3commit.protocol.steps.fold import history, manifest_files, manifest_of
+from airflow_s3commit.protocol.steps.fold import history, latest_manifest, manifest_files, read_manifest
 from airflow_s3commit.protocol.sweep_plan import monthly_cost
 from airflow_s3commit.protocol.watch import follow
 
@@ -331,8 +331,9 @@ def manifest(session: Session, *, files: bool) -> ExitCode:
     By default it is the last commit. It is read from the job's entry in the log, which remains when the job
     is cleaned up. Exit code 1 if there is none.
     """
+    store, place, job_id = session.store, session.destination, session.job_id
     try:
-        record = manifest_of(session.store, session.destination, session.job_id)
+        record = latest_manifest(store, place) if job_id is None else read_manifest(store, place, job_id)
     except NoSuchKey as error:
         return report_missing(session, str(error))
     if files:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_s3commit.protocol.model.destination import NULL_DIRECTORY, escape, unescape
 from airflow_s3commit.reader.listing import PartitionColumns, UnreadablePartitions, infer_type
-from tests.protocol.building import THEIRS
+from tests.protocol.building import OURS, THEIRS
 from tests.reader.test_table import numbers
 
 if TYPE_CHECKING:
@@ -100,3 +100,11 @@ def test_recorded_types_are_not_inferred(table: Table) -> None:
     assert table.read(partition_schema=given).schema.field("zip").type == pa.int32()
     table.commit({"zip=3/n=1/on=true/a.parquet": numbers(1)}, THEIRS)
     assert table.read().schema.field("zip").type == pa.int32()
+
+
+def test_a_column_that_commits_recorded_in_different_types_is_inferred(table: Table) -> None:
+    """Integers that were followed by texts are texts, whatever the first commit recorded."""
+    how = {"mode": "append", "partition_by": ["n"], "format": "parquet", "options": {}}
+    for job_id, values in ((OURS, [1]), (THEIRS, ["x"])):
+        table.commit_as(pa.table({"n": values, "id": [1]}), job_id=job_id, **how)
+    assert sorted(table.read().to_table()["n"].to_pylist()) == ["1", "x"]

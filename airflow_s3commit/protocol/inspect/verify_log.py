@@ -152,7 +152,9 @@ class LogCheck:
                 if read.entry.job_id is not None:
                     self.unfinished[read.entry.job_id] = self.ended[read.entry.job_id]
         except InvalidRecord as error:
-            self._add(entry_key(self.destination, self.head + 1), str(error), _NO_ENTRY)
+            key = entry_key(self.destination, self.head + 1)
+            if not any(one.where.endswith(key) for one in self.findings):
+                self._add(key, str(error), _NO_ENTRY)
 
     def files(self, more: Mapping[int, Source] = {}) -> Iterator[tuple[Source, ListedFile]]:
         """Yield the files of every commit with a list of its own, and of ``more``; compare the lists."""

@@ -186,9 +186,9 @@ class _Comparison:
         self._report.generation, self._report.files = table.generation, self._expected.count()
 
     def _newest(self) -> Table:
-        """Return the newest table, with the commits that came meanwhile."""
+        """Return the table, with the commits that came meanwhile."""
         self._log.catch_up()
-        return self._log.newest or self._table
+        return self._table
 
     def _taken_by(self, number: int) -> Left | None:
         """Return what an unfinished commit took and perhaps has not deleted; add what was in no table."""

@@ -30,8 +30,6 @@ from airflow_s3commit.protocol.model.codec import (
 from airflow_s3commit.protocol.model.job import Position, Removal
 from airflow_s3commit.protocol.model.sealed_job import Counts
 
-EntryKind: TypeAlias = Literal["commit", "abandon", "release"]
-
 
 class UnownedObject(Struct, frozen=True, kw_only=True, gc=False):
     """A data object that is not in the table, and that no job of the destination wrote."""
@@ -114,7 +112,7 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
 
     destination: Text
     number: Generation
-    kind: EntryKind
+    kind: Literal["commit", "abandon", "release"]
     prev: Line = ""
     since: Milliseconds
     job_id: Text | None = None

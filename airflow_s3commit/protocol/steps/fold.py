@@ -244,16 +244,6 @@ def find_manifest(context: JobContext) -> Manifest | None:
     return Manifest.of(end) if end is not None and end.kind == "commit" else None
 
 
-def manifest_of(store: ObjectStore, destination: Destination, job_id: str | None) -> Manifest:
-    """Return the manifest of a job, by default of the last one that committed.
-
-    Raises as `read_manifest` and `latest_manifest` do.
-    """
-    if job_id is None:
-        return latest_manifest(store, destination)
-    return read_manifest(store, destination, job_id)
-
-
 def latest_manifest(store: ObjectStore, destination: str | Destination) -> Manifest:
     """Return the manifest of the last commit. Works while another commit is running.
 

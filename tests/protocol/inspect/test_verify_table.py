@@ -129,6 +129,19 @@ def test_retained_files_are_not_leftovers() -> None:
     assert (report.files, report.retained, report.removed, report.foreign_count) == (2, 2, 0, 1)
 
 
+def test_what_an_unfinished_commit_retains_is_not_about_to_be_deleted() -> None:
+    """It is counted as retained, as it is once the commit is finished."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    job = lake.sealed({"dt=2/part-0.parquet": b"replaced"}, retain="1h")
+    lake.store.die("put", "_SUCCESS")
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    report = report_on(lake)
+    assert (report.sound, report.intact, report.retained, report.removed) == (True, 3, 1, 0)
+
+
 def test_data_older_than_the_log_is_part_of_the_table() -> None:
     """The first entry lists it; what a commit has replaced is foreign if it is put there again."""
     lake = Lake()
@@ -217,6 +230,22 @@ def test_a_record_that_does_not_agree_with_the_log_is_named(key: str, damage: st
     assert problem in found[key][0]
     assert not found[key][1]
     assert not report_on(lake).sound
+
+
+def test_an_entry_that_is_damaged_meanwhile_is_named_once() -> None:
+    """However often the log is read again, and the files are those of the entries before."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+
+    def meanwhile() -> None:
+        lake.store.rest()
+        lake.set_up(OURS).abort()
+        lake.tamper(entry_key(HERE, 3), cut=1)
+
+    lake.store.before = once("get", RECEIPT, meanwhile)
+    report = verify(lake.store, HERE)
+    assert [one.where.removeprefix(f"{lake.destination}_s3commit/") for one in report.log] == [LOG[3]]
+    assert (report.generation, report.intact, report.sound) == (2, 3, False)
 
 
 def forged(lake: Lake) -> bytes:
@@ -521,7 +550,7 @@ def test_files_that_a_commit_is_about_to_delete_are_no_leftovers(older: bool) ->
     job.commit()
     lake.put({doomed: b"one"})
     reports.append(report_on(lake))
-    assert [(report.sound, report.removed) for report in reports] == [(True, 3), (False, 0)]
+    assert [(one.sound, one.files, one.removed) for one in reports] == [(True, 2, 3), (False, 2, 0)]
     assert (reports[1].foreign_count, reports[1].leftover_count) == (1, 0) if older else (0, 1)
 
 

@@ -360,6 +360,8 @@ def test_every_entry_has_its_table(number: int) -> None:
     assert (table.head.number, list(table.commits())) == (number, list(range(1, number + 1)))
     entry = read_entry(lake.store, HERE, number).entry
     assert table_before(lake.store, HERE, entry).apply(entry, "") == Left({}, {}, {f"n={number}": [number]})
+    with pytest.raises(InvalidRecord, match="does not follow"):
+        table_before(lake.store, HERE, replace(entry, number=number + 1, prev="0" * 64))
 
 
 @each("number", [27, 28, 39])
