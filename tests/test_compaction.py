@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable
 from itertools import count
@@ -223,8 +224,9 @@ def test_an_object_of_another_program_stays(store: WatchedStore) -> None:
     appended(store)
     store.put("lake", "t/dt=2013-01-01/foreign.parquet", b"rows")
     before = files(store)
-    with pytest.raises(DestinationNotEmpty, match=r"foreign\.parquet is no file of the table"):
-        compact(store, HOME)
+    for dry_run in (True, False):
+        with pytest.raises(DestinationNotEmpty, match=r"foreign\.parquet is no file of the table"):
+            compact(store, HOME, dry_run=dry_run)
     assert files(store) == before
 
 
@@ -296,6 +298,33 @@ def _once_at(store: WatchedStore, call: Any, act: Callable[[], object]) -> None:
     if call.verb == "create_upload":
         store.rest()
         act()
+
+
+def test_a_file_with_another_number_of_rows_is_refused(store: WatchedStore) -> None:
+    """What its job has counted is not what it is."""
+    for _ in range(2):
+        _put(store, pa.table({"id": [1]}), counted=2)
+    with pytest.raises(DestinationChanged, match="has 1 rows; 2 were committed"):
+        compact(store, HOME)
+    assert len(files(store)) == 2
+
+
+def test_files_without_rows_are_left_alone(store: WatchedStore) -> None:
+    """A partition of them would have no file, and be gone."""
+    for _ in range(2):
+        _put(store, pa.table({"id": pa.array([], pa.int64())}), counted=0)
+    assert (compact(store, HOME).partitions, len(files(store))) == ([], 2)
+
+
+def test_files_with_etags_that_are_no_digests_are_compacted(
+    store: WatchedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under SSE-KMS: no record has the ETag that an object gets, and its name says whose it is."""
+    monkeypatch.setattr("airflow_s3commit.store.memory._md5", hashlib.sha256)
+    appended(store)
+    before = rows(store)
+    assert compact(store, HOME).files == len(DIRECTORIES)
+    assert rows(store) == before
 
 
 def test_a_file_that_was_written_over_is_refused(store: WatchedStore) -> None:
@@ -392,6 +421,7 @@ def _put(
     made: pa.Table,
     recorded: pa.Table | None = None,
     directory: str = "dt=x",
+    counted: int | None = None,
     **how: Any,
 ) -> None:
     """Commit a file that another program has written, with the columns of its footer."""
@@ -403,6 +433,7 @@ def _put(
     with write_job(HOME, store=store, conflict_mode="append") as writer:
         with writer.open(f"{directory}/a.parquet") as file:
             file.write(bodies[0])
+            file.close(rows=counted)
         writer.describe(1, footer_text(bodies[1], ["dt"]))
 
 
