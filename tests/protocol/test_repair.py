@@ -76,9 +76,9 @@ def test_a_receipt_has_what_another_release_wrote() -> None:
     assert verify(lake.store, FLIGHTS).sound
 
 
-@each("harm", [delete, damage])
+@each("harm", [delete, damage, lambda lake, key: lake.store.put(BUCKET, key, b"")])
 def test_the_marker_is_derived(harm: Callable[[Lake, str], None]) -> None:
-    """A missing or damaged marker names the newest generation again."""
+    """A missing or damaged marker, or another program's, names the newest generation again."""
     lake = filled()
     harm(lake, SUCCESS)
     assert wheres(repaired(lake)) == [SUCCESS]
@@ -203,6 +203,7 @@ def test_one_failure_does_not_stop_the_rest() -> None:
     assert [(one.where, one.problem) for one in report.failures] == [
         (f"s3://{BUCKET}/{COMMITTED}", "Unavailable: slow")
     ]
+    assert not report.is_sound
     assert [one.where for one in report.repaired] == [f"s3://{BUCKET}/{SUCCESS}"]
 
 

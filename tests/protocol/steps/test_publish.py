@@ -262,6 +262,18 @@ def test_only_a_checkpoint_stands_for_versions(name: str) -> None:
     lake.check()
 
 
+def test_a_checkpoint_beyond_the_log_stands_for_no_version() -> None:
+    """Another program wrote it, so what is missing before it is written again."""
+    lake = Lake()
+    for one in "ab":
+        lake.write(f"dt=1/{one}.parquet")
+    lake.put(f"_delta_log/{9:020}.checkpoint.parquet")
+    lake.store.delete("lake", f"{LOG}{0:020}.json")
+    assert publish_table(lake.store, URI).written == 1
+    lake.store.delete("lake", f"{LOG}{9:020}.checkpoint.parquet")
+    lake.check()
+
+
 @each("foreign", [b"", b'{"commitInfo":{"operation":"WRITE"}}\n{"txn":"n-1"}', b"no json"])
 def test_a_version_says_which_entry_it_is_of(foreign: bytes) -> None:
     """By its first line; that of another program does not."""
