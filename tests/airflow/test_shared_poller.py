@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit import Destination
+from airflow_s3commit import Destination, MemoryStore
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.protocol.watch import Criteria, Snapshot
@@ -196,6 +196,23 @@ def test_a_look_at_a_log_is_one_request(counted, store) -> None:
 
     told = asyncio.run(looks())
     assert [after - before for before, after in pairwise(told)] == [1, 1, 1, 1]
+
+
+def test_triggers_with_another_connection_share_nothing(store, monkeypatch) -> None:
+    """Another connection may lead to another store, or have other rights."""
+    commit(store)
+    stores = {"full": store, "empty": MemoryStore(("lake",))}
+    monkeypatch.setattr(S3CommitHook, "store", property(lambda self: stores[self.aws_conn_id]))
+    asked = {"destination": FLIGHTS, "wanted": waiting_for(partitions=[DAY]).to_dict(), "give_up_at": 0.0}
+
+    async def outcomes() -> list[str]:
+        running = [S3SuccessManifestTrigger(aws_conn_id=name, **asked).run() for name in stores]
+        found = [(await anext(each)).payload["status"] for each in running]
+        for each in running:
+            await each.aclose()
+        return found
+
+    assert asyncio.run(outcomes()) == ["success", "timeout"]
 
 
 def test_waiters_at_one_place_share_and_leave_nothing_behind(counted) -> None:

@@ -47,14 +47,14 @@ def test_a_job_of_no_dag_takes_a_right_to_all_dags(context: dict[str, str]) -> N
     """A right to one DAG, to each by name, or to all but one is not a right to all of them."""
     seeing = {
         name
-        for name in ("root", "auditor", "barred", "collector", "owner", "viewer", "stranger")
+        for name in ("root", "auditor", "barred", "keeper", "collector", "owner", "viewer", "stranger")
         if access(name).may_read(context)
     }
-    assert seeing == {"root", "auditor"}
+    assert seeing == {"root", "auditor", "keeper"}
     homeless = JobSummary(job_id="j", destination=ORDERS, staging=JOB.staging, state="open", context=context)
     ending = {
         name
-        for name in ("root", "auditor", "barred", "collector", "owner", "stranger")
+        for name in ("root", "auditor", "barred", "keeper", "collector", "owner", "stranger")
         if access(name, REFERENCE).why_not_end(homeless, ORDERS) is None
     }
     assert ending == {"root"}
@@ -81,10 +81,11 @@ def test_the_auth_manager_is_told_the_team_of_a_dag(monkeypatch: pytest.MonkeyPa
     assert asked == [("nightly_flights", "blue")]
 
 
+@pytest.mark.parametrize("others", [[{"dag_id": "payroll"}, {"dag_id": "weather"}, {}], []])
 @pytest.mark.parametrize("name", ["auditor", "barred", "owner", "stranger", "lister"])
-def test_asking_ahead_changes_no_answer(name: str) -> None:
+def test_asking_ahead_changes_no_answer(name: str, others: list[dict[str, str]]) -> None:
     """One refusal among many neither hides the others nor is hidden by them."""
-    contexts = [{"dag_id": "nightly_flights"}, {"dag_id": "payroll"}, {"dag_id": "weather"}, {}]
+    contexts = [{"dag_id": "nightly_flights"}, *others]
     ahead = access(name)
     may_read = ahead.readable(contexts)
     assert [may_read(context) for context in contexts] == [

@@ -301,6 +301,7 @@ def test_a_job_whose_run_has_ended_with_another_one_is_only_aborted(
     page = client.get(job_url(left)).text
     assert f"the run has ended with another job, {winner}, which is committed: abort this one" in page
     assert ("Commit the job" in page, "Abort the job" in page) == (False, True)
+    assert f"s3commit abort {FLIGHTS} {left}" in page
 
 
 @pytest.mark.parametrize(("offer", "says"), [("continue", "Committed: 6 files"), ("undo", "Aborted")])
@@ -484,10 +485,14 @@ def test_generations_of_hidden_jobs_are_hidden(client: TestClient, store: Memory
 
 
 def test_a_log_that_cannot_be_read_is_a_message(client: TestClient, store: MemoryStore) -> None:
-    """A damaged entry is named, and the jobs in progress are shown beside it."""
+    """Jobs in progress are shown beside it; for a job itself, its name is for those who see all jobs."""
     commit(store, context=NIGHTLY, day=1)
+    left = seal(store, context=NIGHTLY, day=2).reference.job_id
     store.put("lake", f"flights/_s3commit/log/{2:020d}.json", b"{")
-    page = signed_in(client, "auditor").get(f"/s3commit/destination?at={FLIGHTS}")
+    for name, status in (("viewer", 404), ("auditor", 422)):
+        page = signed_in(client, name).get(job_url(left))
+        assert (page.status_code, f"{2:020d}.json" in page.text) == (status, name == "auditor")
+    page = client.get(f"/s3commit/destination?at={FLIGHTS}")
     assert (page.status_code, "The log is damaged" in page.text) == (200, True)
     assert "No job has ended" not in page.text
     assert f"{2:020d}.json" in page.text

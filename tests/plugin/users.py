@@ -22,6 +22,7 @@ RIGHTS: dict[str, dict[str, frozenset[str]]] = {
     "root": {"*": frozenset({"GET", "PUT"})},
     "auditor": {"*": frozenset({"GET"})},
     "barred": {"*": frozenset({"GET", "PUT"}), "payroll": frozenset()},
+    "keeper": {"*": frozenset({"GET", "PUT"}), "payroll": frozenset({"GET"})},
     "collector": {dag_id: frozenset({"GET", "PUT"}) for dag_id in DAGS},
     "owner": {"nightly_flights": frozenset({"GET", "PUT"})},
     "viewer": {"nightly_flights": frozenset({"GET"})},
