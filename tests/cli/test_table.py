@@ -283,6 +283,17 @@ def test_a_permanent_deletion_is_confirmed(lake: Lake, run: RunProgram) -> None:
     assert "for good" not in kept.stderr
 
 
+def test_a_rollback_does_what_was_agreed_to(
+    lake: Lake, run: RunProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that comes between the question and the answer is not rolled back unseen."""
+    filled(lake)
+    late = lake.sealed({"dt=1/late.parquet": b"late"}, job_id=an_id("late"), conflict_mode="append")
+    monkeypatch.setattr("airflow_s3commit.cli.output.Output.confirm", lambda *_, **__: late.commit())
+    assert run("rollback", lake.destination, "--to", "2").exit_code == 3
+    assert named("dt=1/late.parquet", an_id("late")) in lake.data()
+
+
 def test_json_has_the_report(lake: Lake, run: RunProgram) -> None:
     """It is one object, with what was changed."""
     filled(lake)
