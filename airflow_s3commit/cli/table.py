@@ -11,7 +11,7 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from airflow_s3commit._format import age, number, several, size
+from airflow_s3commit._format import age, number, seconds_of, several, size
 from airflow_s3commit.cli.command import (
     Parsed,
     Session,
@@ -199,7 +199,7 @@ def rollback(session: Session, *, to: int, retain: str, dry_run: bool) -> ExitCo
     if dry_run:
         return output.result(plan.to_dict(), DRY_RUN, shown)
     output.show(shown)
-    is_final = plan.removed and retain == "0s"
+    is_final = plan.removed and not seconds_of(retain)
     lost = f" {several(plan.removed, 'file')} will be deleted for good (--retain 7d keeps them)."
     where = several(len(plan.partitions), "partition")
     output.confirm(

@@ -276,9 +276,10 @@ def test_a_permanent_deletion_is_confirmed(lake: Lake, run: RunProgram) -> None:
     """The question says how many files cannot come back, and how to keep them; no changes nothing."""
     filled(lake)
     before = lake.everything()
-    result = run("rollback", lake.destination, "--to", "2", typed="n\n")
-    assert "1 file will be deleted for good (--retain 7d keeps them)." in result.stderr
-    assert lake.everything() == before
+    for how in ((), ("--retain", "0h")):
+        result = run("rollback", lake.destination, "--to", "2", *how, typed="n\n")
+        assert "1 file will be deleted for good (--retain 7d keeps them)." in result.stderr
+        assert lake.everything() == before
     kept = run("rollback", lake.destination, "--to", "2", "--retain", "2d", typed="n\n")
     assert "for good" not in kept.stderr
 
