@@ -17,6 +17,7 @@ from airflow_s3commit.protocol.model.layout import (
     checkpoint_number,
     entry_key,
     entry_number,
+    is_below,
     job_key,
     list_key,
     owner_of,
@@ -122,6 +123,15 @@ def test_ids_below_a_job_may_have_dots() -> None:
     for value in ("1-2", "1_2"):
         with pytest.raises(InvalidRecord):
             check_id(value, "task attempt")
+
+
+def test_what_lies_below_a_directory_begins_with_all_of_its_name() -> None:
+    """A partition with a longer name lies beside it; everything is below the root."""
+    assert is_below("dt=1", ["dt=0", "dt=1"])
+    assert is_below("dt=1/hour=2", ["dt=1"])
+    assert not is_below("dt=10", ["dt=1"])
+    assert is_below("dt=1", [""])
+    assert not is_below("dt=1", [])
 
 
 def test_no_two_attempts_share_a_key() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, add_columns
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, Counts, add_columns
 
 
 def test_bounds_and_counts_add_up() -> None:
@@ -67,3 +67,10 @@ def test_only_columns_that_both_have_are_added() -> None:
 
     assert add_columns({"a": known, "b": known}, {"a": known}) == {"a": known.plus(known)}
     assert add_columns({"a": known}, None) is None
+
+
+def test_a_part_without_files_takes_no_statistics_away() -> None:
+    """An empty task says nothing of the columns of others."""
+    full = Counts(files=1, bytes=9, rows=2, columns={"a": ColumnStatistics(values=2, nulls=0)})
+
+    assert Counts().plus(full) == full.plus(Counts()) == Counts.total([full]) == full
