@@ -80,6 +80,7 @@ def test_a_receipt_has_what_another_release_wrote() -> None:
 def test_the_marker_is_derived(harm: Callable[[Lake, str], None]) -> None:
     """A missing or damaged marker, or another program's, names the newest generation again."""
     lake = filled()
+    lake.store_clock.advance(60)
     harm(lake, SUCCESS)
     assert wheres(repaired(lake)) == [SUCCESS]
     success = read_success(lake.store, FLIGHTS)

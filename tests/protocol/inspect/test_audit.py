@@ -29,9 +29,9 @@ COLUMNS = {
 def seal(
     rows: int | None = 100, columns: dict[str, ColumnStatistics] | None = COLUMNS, files: int = 2
 ) -> SealReference:
-    """Return the seal of two partitions."""
+    """Return the seal of two partitions, and of one that it empties."""
     counts = Counts(files=files, bytes=2_000, rows=rows, columns=columns)
-    parts = {"dt=1": Counts(files=1), "dt=2": Counts(files=1)}
+    parts = {"dt=0": Counts(), "dt=1": Counts(files=1), "dt=2": Counts(files=1)}
     return SealReference(location="s3://lake/seal", sha256="0", tasks=1, counts=counts, partitions=parts)
 
 
@@ -69,6 +69,7 @@ def passes(rules: dict[str, Any], sealed: SealReference | None = None, **known: 
         ({"max_bytes": 2_000}, True),
         ({"partitions": ["dt=1", "dt=2/"]}, True),
         ({"partitions": ["dt=1", "dt=3"]}, False),
+        ({"partitions": ["dt=0"]}, False),
         ({"partitions": ["dt=1"], "only_partitions": True}, False),
         ({"partitions": ["dt=1", "dt=2"], "only_partitions": True}, True),
         ({"max_null_ratio": {"carrier": 0.1}}, True),
