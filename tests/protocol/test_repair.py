@@ -60,6 +60,15 @@ def test_receipts_are_derived_from_the_log(key: str, harm: Callable[[Lake, str],
     assert repaired(lake).repaired == []
 
 
+def test_a_truncated_receipt_of_the_newest_entry_is_derived() -> None:
+    """It is no entry, so it does not say that the entry was changed."""
+    lake, key = filled(), f"{HOME}jobs/{LAST}.json"
+    before = lake.get(key)
+    damage(lake, key)
+    assert wheres(repaired(lake)) == [key]
+    assert lake.get(key) == before
+
+
 def test_a_receipt_has_what_another_release_wrote() -> None:
     """One that lacks a field which this release does not know has it again after a repair."""
     lake = Lake()
@@ -100,6 +109,7 @@ def test_the_markers_of_partitions_are_derived(harm: Callable[[Lake, str], None]
     lake.run_stage(empty, {"dt=1/b": b"b"})
     empty.seal()
     empty.commit()
+    lake.store_clock.advance(60)
     harm(lake, f"{ROOT}dt=1/_SUCCESS")
     lake.store.put(BUCKET, f"{ROOT}dt=2/_SUCCESS", marker)
     assert sorted(wheres(repaired(lake))) == [f"{ROOT}dt=1/_SUCCESS", f"{ROOT}dt=2/_SUCCESS"]
