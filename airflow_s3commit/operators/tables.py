@@ -208,14 +208,15 @@ class S3CommitCompactOperator(JobOptionsOperator):
         from airflow_s3commit.compaction import compact  # noqa: PLC0415 - keeps DAG parsing light
 
         self.require_text("destination")
+        partitions, target_bytes = self.read("partitions", texts), self.read("target_bytes", int)
         facts = job_context(context)
         # The uploads of a killed try would be those of another job.
         self.abort_earlier(facts)
         report = compact(
             self.hook.store,
             self.destination,
-            partitions=self.read("partitions", texts),
-            target_bytes=self.read("target_bytes", int),
+            partitions=partitions,
+            target_bytes=target_bytes,
             job_options=job_options(self.options),
             context=facts,
         )
