@@ -107,6 +107,12 @@ def test_a_timeout_names_the_last_outcome(store) -> None:
     assert (event["status"], event["outcome"]) == ("timeout", "absent")
 
 
+def test_a_timeout_does_not_wait_for_the_next_look(store) -> None:
+    """A look that is due after the timeout is made at the timeout."""
+    (event,) = events(trigger(poke_interval=600.0, give_up_at=time.time() + 0.05))
+    assert event["status"] == "timeout"
+
+
 def test_yesterdays_manifest_is_stale(store) -> None:
     """Another manifest than the wanted one differs from no manifest."""
     commit(store, partition="dt=2012-12-31")
@@ -153,6 +159,19 @@ def test_a_throttled_look_is_repeated(store, monkeypatch) -> None:
 def watcher(**arguments: object) -> S3SuccessManifestEventTrigger:
     """Return a trigger for a watcher that does not pause between its looks."""
     return S3SuccessManifestEventTrigger(**{"destination": FLIGHTS, "poke_interval": 0, **arguments})
+
+
+def test_watchers_of_one_asset_remember_apart() -> None:
+    """Each has a key of its own for what it has seen, by all of its conditions."""
+    asked = [
+        {},
+        {"context": {"dag_id": "a"}},
+        {"newer_than": "2013-01-01"},
+        {"partitions": DAY},
+        {"min_files": 2},
+    ]
+    keys = {S3SuccessManifestEventTrigger(destination=FLIGHTS, **each)._key for each in asked}
+    assert len(keys) == len(asked)
 
 
 def test_an_asset_can_be_watched_with_it() -> None:
