@@ -61,6 +61,7 @@ class S3CommitGroup:
         self.setup = setup
         self._stages: list[Any] = []
         self._named: list[str] = []
+        self._owner = f"The commit group {group.group_id}"
         self.commit: S3CommitJobOperator | None = None
 
     @property
@@ -72,8 +73,7 @@ class S3CommitGroup:
     def manifest(self) -> XComArg:
         """The summary of the manifest, for tasks downstream of the ``with`` block."""
         if self.commit is None:
-            owner = f"The commit group {self.group.group_id}"
-            raise RuntimeError(f"{owner} has no commit task yet: use manifest after its with block.")
+            raise RuntimeError(f"{self._owner} has no commit task yet: use manifest after its with block.")
         return self.commit.output
 
     @property
@@ -145,7 +145,7 @@ class S3CommitGroup:
         operator: Any = getattr(task, "operator", task)
         if not hasattr(operator, "update_relative"):
             raise ValueError(
-                f"The commit group {self.group.group_id}: {task!r} is no task: give .stage(...) an operator,"
+                f"{self._owner}: {task!r} is no task: give .stage(...) an operator,"
                 " a group, or what a @task function returned"
             )
         if name is not None:
@@ -164,8 +164,7 @@ class S3CommitGroup:
     ) -> None:
         """Add the tasks downstream of the stages; ``step`` has arguments of all of them."""
         if not self._stages:
-            owner = f"The commit group {self.group.group_id}"
-            raise ValueError(f"{owner} has no stage: call .spark_submit(...) or .stage(task).")
+            raise ValueError(f"{self._owner} has no stage: call .spark_submit(...) or .stage(task).")
         if self.setup.options["conflict_mode"] == CONFLICT_MODE and self._save_modes_decide():
             self.setup.options["conflict_mode"] = SPARKS_CONFLICT_MODE
         stages = self._stages
@@ -199,7 +198,19 @@ class S3CommitGroup:
         alone = {"depends_on_past": False, "wait_for_downstream": False}
         aborted = S3CommitAbortOperator(task_id="abort", kill_window=self.setup.kill_window, **step, **alone)
         self.commit >> aborted.as_teardown(setups=self.setup, on_failure_fail_dagrun=True)
+        self._refuse_strays(first.task_id)
         self._abort_at_timeout()
+
+    def _refuse_strays(self, first: str) -> None:
+        """Refuse a task that gets the job, and stands neither before nor after a stage."""
+        above = {self.setup.task_id, *self.setup.get_flat_relative_ids(upstream=True)}
+        for task in self.setup.get_direct_relatives():
+            before, after = task.get_flat_relative_ids(upstream=True), task.get_flat_relative_ids()
+            if before <= above and first not in after:
+                raise ValueError(
+                    f"{self._owner}: {task.task_id} gets the job, and the commit would not wait for it: call"
+                    " .stage(...) with it, or put it before or after a stage"
+                )
 
     def _save_modes_decide(self) -> bool:
         """Return whether Spark's save modes decide: whether all Spark stages have ``writer="spark"``."""
@@ -209,7 +220,7 @@ class S3CommitGroup:
         others = [task_id for task_id, writer in writers.items() if writer != "spark"]
         if others:
             raise ValueError(
-                f"The commit group {self.group.group_id} names no conflict_mode: the save modes of the stages"
+                f"{self._owner} names no conflict_mode: the save modes of the stages"
                 f" with writer='spark' would decide, and {others[0]} has none. Name the mode of all stages:"
                 " fail, append, replace, or as-written, for which that stage appends."
             )
@@ -324,8 +335,8 @@ def s3_commit_task_group(
         and further arguments of Airflow's ``TaskGroup``. In a group with ``writer="spark"``, and a DAG
         without the param ``conflict_mode``, the default of that option is ``as-written``: the save modes
         decide. (templated)
-    :raises ValueError: The group has no stage, or no mode is named and only some Spark stages have
-        ``writer="spark"``.
+    :raises ValueError: The group has no stage, a task gets the job and is no stage, or no mode is named and
+        only some Spark stages have ``writer="spark"``.
     """
     owner = f"The commit group {group_id}"
     check_value(owner, "skipped_stages", SKIPPED_STAGES, skipped_stages)

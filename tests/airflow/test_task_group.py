@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +50,22 @@ def test_the_wiring() -> None:
     assert tasks["abort"].is_teardown
     assert tasks["abort"].on_failure_fail_dagrun
     assert tasks["abort"].trigger_rule == TriggerRule.ALL_DONE_SETUP_SUCCESS
+
+
+@pytest.mark.parametrize("place", ["stage", "before", "after", "stray"])
+def test_a_task_that_gets_the_job_is_waited_for(place: str) -> None:
+    """The commit would drop what it writes later, so it is a stage, or has another place in the order."""
+    refused = pytest.raises(ValueError, match=r"refresh\.write gets the job, and the commit would not wait")
+    group = s3_commit_task_group("refresh", destination="s3://lake/flights/")
+    with DAG("nightly", schedule=None), refused if place == "stray" else nullcontext(), group as commit:
+        other = commit.stage(EmptyOperator(task_id="other"))
+        write = BashOperator(task_id="write", bash_command="true", env={"JOB": commit.job})
+        if place == "stage":
+            commit.stage(write)
+        elif place == "before":
+            write >> other
+        elif place == "after":
+            other >> write
 
 
 def test_every_task_uses_the_groups_connection() -> None:

@@ -214,6 +214,8 @@ class _Comparison:
         }
         if unknown:
             log.catch_up()
+        # The names of Hadoop's files do not tell whose they are.
+        is_adopting = any(job.record is not None and job.record.adopted for job in log.open.values())
         for info, known in beside:
             owner = owners[info.key]
             found = Beside(key=info.key, size=info.size, job_id=owner)
@@ -229,17 +231,12 @@ class _Comparison:
             elif ending is not None and ending.number not in log.unread:
                 report.leftover_count += 1
                 _name(report.leftovers, found)
-            elif owner in alive or (owner is None and self._is_adopting):
+            elif owner in alive or (owner is None and is_adopting):
                 report.unfinished_count += 1
                 _name(report.unfinished, found)
             elif ending is None:
                 report.foreign_count += 1
                 _name(report.foreign, found)
-
-    @property
-    def _is_adopting(self) -> bool:
-        """Whether a job is at work whose files Hadoop named: their names do not tell them from others."""
-        return any(job.record is not None and job.record.adopted for job in self._log.open.values())
 
 
 def _name(names: list[Beside], found: Beside) -> None:
