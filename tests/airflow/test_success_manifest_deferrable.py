@@ -55,7 +55,7 @@ def test_the_default_is_airflows(monkeypatch) -> None:
 def test_it_returns_what_the_trigger_found(context) -> None:
     """The summary from the event is the XCom, and the link leads to the manifest."""
     waiting = sensor()
-    summary = {"manifest": "s3://lake/flights/_s3commit/manifests/j.json", "job_id": "j"}
+    summary = {"manifest": "s3://lake/flights/_s3commit/jobs/j.json", "job_id": "j"}
     assert waiting.execute_complete(context, {"status": "success", "manifest": summary}) == summary
     assert waiting.manifest_uri == summary["manifest"]
 

@@ -189,8 +189,8 @@ class HeldCommit(S3CommitJobOperator):
         self.held_at = held_at
 
     def opened_job(self) -> Any:
-        """Open the job through a store that is held before the manifest is written."""
-        if self.held_at == "manifest" and self._first_try():
+        """Open the job through a store that is held before the receipt is written."""
+        if self.held_at == "receipt" and self._first_try():
             from airflow_s3commit import Job, JobReference  # noqa: PLC0415
 
             return Job.at(_HeldStore(self.hook.store, self._hold), JobReference.from_dict(self.job))
@@ -230,13 +230,13 @@ class _AwayStore(ForwardingStore):
 
 
 class _HeldStore(ForwardingStore):
-    """A store whose caller is held before it writes the manifest."""
+    """A store whose caller is held before it writes the receipt."""
 
     def __init__(self, inner: ObjectStore, hold: Callable[[], None]) -> None:
         super().__init__(inner)
         self._hold = hold
 
     def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
-        if verb == "put" and "/manifests/" in key and key.endswith(".json"):
+        if verb == "put" and "/_s3commit/jobs/" in key:
             self._hold()
         return super().forward(verb, bucket, key, make)

@@ -108,7 +108,7 @@ for name, held_at in (
     ("commit_killed", "first file"),
     ("lost_in_commit", "first file"),
     ("commit_marked_failed", "first file"),
-    ("commit_marked_failed_too_late", "manifest"),
+    ("commit_marked_failed_too_late", "receipt"),
 ):
     with row(name) as dag:
         setup = S3CommitSetupOperator(
