@@ -13,8 +13,13 @@ TASK = "refresh.spark_submit"
 
 
 def driver_of(run: Run) -> str | None:
-    """Return the driver that the run's stage remembers."""
-    return run.stage.airflow.api.remembered(run.dag_id, run.run_id, TASK, "spark_job_id")
+    """Return the driver that the run's stage remembers, and note it: a task that succeeds forgets it."""
+    if not run.place.said("driver-id"):
+        found = run.stage.airflow.api.remembered(run.dag_id, run.run_id, TASK, "spark_job_id")
+        if found is None:
+            return None
+        run.place.say("driver-id", found)
+    return str(run.place.read("driver-id"))
 
 
 def driver_state(run: Run) -> str:
@@ -59,6 +64,7 @@ def cluster_sealed(run: Run) -> Story:
     """The application seals its output and then fails."""
     run.start()
     yield run.held("spark")
+    yield remembered(run)
     run.go("spark", "finish")
     yield from settled(run)
 
