@@ -236,9 +236,9 @@ class S3CommitGroup:
             return
         given: Any = dag.on_failure_callback
         callbacks = list(given) if isinstance(given, Sequence) else [] if given is None else [given]
-        others = [one for one in callbacks if isinstance(one, AbortUploadsNotifier) and one.job is None]
         conn_id, own = self.setup.aws_conn_id, self.setup.task_id
-        others = [one for one in others if one.aws_conn_id == conn_id]
+        notifiers = [one for one in callbacks if isinstance(one, AbortUploadsNotifier)]
+        others = [one for one in notifiers if one.job is None and one.aws_conn_id == conn_id]
         if any(one.setup_task_ids is None for one in others):
             return
         for one in others:

@@ -98,7 +98,6 @@ def test_a_mode_that_contradicts_its_job_is_refused(
     *,
     spark: SparkSession,
     job_conf: Any,
-    lake: Lake,
 ) -> None:
     """A job that adds is not overwritten for; a mode that means what the job does is not what is refused."""
     job_conf(conflict_mode)
