@@ -15,6 +15,7 @@ from airflow_s3commit.protocol.model.destination import Destination, hive_values
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.table import Entry, Table
+from airflow_s3commit.protocol.steps.files import freed_objects
 from airflow_s3commit.protocol.steps.fold import newest_entry, read_table
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.protocol.steps.publish import (
@@ -23,7 +24,6 @@ from airflow_s3commit.protocol.steps.publish import (
     publish,
     publish_if_missing,
 )
-from airflow_s3commit.protocol.steps.sweep import freed_objects
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.base import ObjectStore
 

@@ -26,12 +26,12 @@ from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, directories_above, join_uri
 from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import TIME, Layout, job_key, receipt_key
+from airflow_s3commit.protocol.steps.files import freed_objects
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.sweep import (
     Found,
     Left,
     find_left,
-    freed_objects,
     is_over,
     judge,
     retained_since,
@@ -378,7 +378,7 @@ class Planner:
             else:
                 files = f"{several(one.files, 'file')} ({size(one.bytes)})"
                 self.leave(f"{files} that generation {generation} replaced", one.reason)
-        if freed := list(freed_objects(self.context, table)) if table.freed else []:
+        if freed := list(freed_objects(self.context, table)):
             why = "a sweep that died has released them, and not deleted all of them"
             stored, generation = sum(info.size for info in freed), max(table.freed)
             self.plan.replaced.append(

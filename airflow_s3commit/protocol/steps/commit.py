@@ -148,11 +148,13 @@ class _Run:
         """Return what the commit takes at the head of the log, or refuse it."""
         _refuse_changes(self)
         if self.options.only_adds:
-            # This costs no request: creating an entry needs the newest one anyway.
+            # This costs no request: creating an entry needs the newest one anyway. The table is read only if
+            # that one has no files with these columns, as after an abort.
             newest = self.log.read_newest()
             commit = newest.commit if newest is not None else None
-            written = commit.partitions.items() if commit is not None else ()
-            _refuse_other_case(self, (name for name, counts in written if counts.files))
+            written = [name for name, counts in commit.partitions.items() if counts.files] if commit else []
+            is_table_needed = newest is not None and not _columns(self.seal.partitions) <= _columns(written)
+            _refuse_other_case(self, self.table_at_head().live if is_table_needed else written)
             return NOTHING
         table, partitions = self.table_at_head(), _touched(self.context, self.seal)
         taken = decide(self.context, self.options, partitions, table, self.own())

@@ -311,6 +311,22 @@ class TableFiles(Container[ObjectInfo]):
         return listed
 
 
+def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
+    """Yield the objects that are still there of what the newest release freed. That never comes back."""
+    pieces: dict[str, list[int]] = {}
+    unowned: dict[str, str] = {}
+    for one in table.freed.values():
+        unowned |= one.unowned
+        for name, numbers in one.pieces.items():
+            pieces.setdefault(name, []).extend(numbers)
+    home = context.layout.destination
+    touched = {*pieces, *(partition_of(home.relative(key) or "") for key in unowned)}
+    freed = TableFiles(context.store, home, table, pieces)
+    for info in data_objects(context, touched):
+        if info in freed or unowned.get(info.key) == info.etag:
+            yield info
+
+
 def list_older_data(context: JobContext, own: Container[str] = ()) -> FileList:
     """Return the list of all data objects of a destination that has no log, without a job's ``own``.
 

@@ -65,7 +65,7 @@ from airflow_s3commit.protocol.model.manifest import (
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Commit, Entry, Left, Source, Table
-from airflow_s3commit.protocol.steps.files import files_in, files_of
+from airflow_s3commit.protocol.steps.files import files_in, files_of, freed_objects
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_before, write_checkpoint
 from airflow_s3commit.protocol.steps.log import read_entry, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
@@ -350,12 +350,13 @@ def refuse_markers_beside_retained(
             " partition_success=True: a reader that waits for the marker of a partition lists it, and would"
             " see the retained files too. Set the job up without retain"
         )
-    if options.partition_success and not marks and (retained := table().retained):
+    there = table() if options.partition_success and not marks else Table()
+    if there.retained or any(True for _ in freed_objects(context, there)):
         raise InvalidOption(
-            f"{context.name}: partition_success=True is refused, because {home} retains files that"
-            f" generation {max(retained)} replaced: a reader that waits for the marker of a partition lists"
-            " it, and would see them too. Set the job up without it, or first remove them once their time has"
-            f" passed: s3commit sweep {home} --older-than 7d --apply"
+            f"{context.name}: partition_success=True is refused, because {home} retains files that generation"
+            f" {max({*there.retained, *there.freed})} replaced: a reader that waits for the marker of a"
+            " partition lists it, and would see them too. Set the job up without it, or first remove them"
+            f" once their time has passed: s3commit sweep {home} --older-than 7d --apply"
         )
 
 

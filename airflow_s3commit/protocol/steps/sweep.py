@@ -33,7 +33,7 @@ from airflow_s3commit.protocol.model.layout import (
 from airflow_s3commit.protocol.model.table import Entry, Retained, Table
 from airflow_s3commit.protocol.steps.abort import abort, undo
 from airflow_s3commit.protocol.steps.append import TRIES, append, entry_after
-from airflow_s3commit.protocol.steps.files import TableFiles, data_objects, written_here
+from airflow_s3commit.protocol.steps.files import TableFiles, data_objects, freed_objects, written_here
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import newest_entry, read_table, write_checkpoint
 from airflow_s3commit.protocol.steps.log import Log, find_receipt
@@ -319,26 +319,8 @@ def is_over(retained: Retained, age: float) -> bool:
 
 
 def _delete_freed(context: JobContext, table: Table) -> int:
-    if not table.freed:
-        return 0
     doomed = (ObjectToDelete(info.key, info.etag) for info in freed_objects(context, table))
     return delete_objects(context, doomed, "release")
-
-
-def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
-    """Yield the objects that are still there of what the newest release freed. That never comes back."""
-    pieces: dict[str, list[int]] = {}
-    unowned: dict[str, str] = {}
-    for one in table.freed.values():
-        unowned |= one.unowned
-        for name, numbers in one.pieces.items():
-            pieces.setdefault(name, []).extend(numbers)
-    home = context.layout.destination
-    touched = {*pieces, *(partition_of(home.relative(key) or "") for key in unowned)}
-    freed = TableFiles(context.store, home, table, pieces)
-    for info in data_objects(context, touched):
-        if info in freed or unowned.get(info.key) == info.etag:
-            yield info
 
 
 def _strays(context: JobContext) -> dict[str, list[ObjectInfo]]:

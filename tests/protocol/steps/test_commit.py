@@ -239,6 +239,19 @@ def test_names_of_partition_columns_that_differ_by_case_are_refused(mode: str) -
     assert lake.data().keys() == {named("DT=1/h=0/a", other)}
 
 
+@each("path", ["b", "x=1/b"])
+def test_an_append_after_another_one_finds_the_tables_partition_columns(path: str) -> None:
+    """The newest entry alone does not show them: it may have no files, or files without these columns."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"}, job_id=an_id("first"), conflict_mode="append").commit()
+    lake.sealed({path: b"1"}, job_id=an_id("other"), conflict_mode="append").commit()
+    lake.sealed({"dt=2/c": b"1"}, job_id=an_id("same"), conflict_mode="append").commit()
+    lake.sealed({path: b"1"}, job_id=an_id("other again"), conflict_mode="append").commit()
+    lake.sealed({"dt=9/d": b"1"}, job_id=an_id("aborted"), conflict_mode="append").abort()
+    with pytest.raises(InvalidOption, match="'DT' is 'dt' in the table"):
+        lake.sealed({"DT=3/e": b"1"}, conflict_mode="append").commit()
+
+
 def test_a_table_with_both_cases_is_replaced_partition_by_partition() -> None:
     """Names that the table has already make nothing worse."""
     lake = Lake()

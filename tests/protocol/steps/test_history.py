@@ -10,15 +10,18 @@ import pytest
 
 from airflow_s3commit.exceptions import (
     HistoryRewound,
+    InvalidOption,
     InvalidRecord,
     NotReversible,
     S3CommitError,
 )
 from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import checkpoint_key
 from airflow_s3commit.protocol.steps import checkpoint, fold
 from airflow_s3commit.protocol.steps.fold import read_table, refuse_rewound
+from airflow_s3commit.protocol.steps.setup import set_up
 from airflow_s3commit.testing import Crash, Fault, FaultyStore
 from tests.protocol.steps.lake import BUCKET, ROOT, URI, A, Actor, B, C, Lake, Watched, calls_of, play
 from tests.protocol.steps.test_schedules import end_all
@@ -86,6 +89,21 @@ def test_a_release_first_deletes_what_an_earlier_one_freed() -> None:
     lake.release()(watched)
     assert [entry["frees"] for entry in watched.entries()[4:]] == [[2, 3], [4]]
     assert watched.data() == watched.table()
+
+
+def test_markers_do_not_begin_beside_what_a_dead_release_left() -> None:
+    """A reader that waits for a partition's marker lists it, and would see the freed files."""
+    lake, watched = generations(due=True)
+    with pytest.raises(Crash):
+        lake.release()(FaultyStore(watched, Fault("crash-before", "delete_many")))
+    marking = JobOptions(conflict_mode="append", partition_success=True)
+    with pytest.raises(InvalidOption, match="retains files that generation 3 replaced"):
+        set_up(lake.context(C), marking, {})
+    lake.release()(watched)
+    set_up(lake.context(C), marking, {})
+    lake.write(C)(lake.store)
+    lake.commit(C)(watched)
+    watched.check_at_rest()
 
 
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.all)])
