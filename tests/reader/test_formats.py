@@ -18,6 +18,7 @@ from pyarrow import csv, json, orc
 
 from airflow_s3commit.exceptions import DestinationChanged
 from airflow_s3commit.reader import UnreadableFiles
+from airflow_s3commit.reader.table import format_of
 from airflow_s3commit.tables.columns import footer_text
 from tests.protocol.building import OURS, THEIRS
 from tests.reader.conftest import write_and_seal
@@ -80,6 +81,7 @@ def test_orc_is_read_back(table: Table, compression: str) -> None:
     sink = io.BytesIO()
     orc.write_table(data.drop_columns("dt"), sink, compression=compression)
     table.commit_raw({"dt=2013-01-01/a.orc": sink.getvalue()})
+    assert table.read(since=2).schema == table.read().schema
     found = table.read().to_table().sort_by("id")
     assert found.drop_columns("dt").to_pylist() == data.drop_columns("dt").to_pylist()
     assert set(found["dt"].to_pylist()) == {dt.date(2013, 1, 1)}
@@ -173,6 +175,23 @@ def test_formats_are_told_by_names_or_said(table: Table) -> None:
     for more in ({}, {"format": csv_format()}):
         with pytest.raises(UnreadableFiles, match=r"b-.*json is json, and s3://lake/flights/a-.*csv is csv"):
             table.read(**more)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        *((f"a.csv.{ending}", "csv") for ending in ("gz", "bz2", "deflate", "snappy", "lz4", "zst", "xz")),
+        ("a.snappy.parquet", "parquet"), ("a.parquet.gz", None), ("a.csv.old", None), ("a.b", None),
+        ("p.csv/a", None),
+    ],
+)  # fmt: skip
+def test_an_ending_is_a_format_or_a_compression_of_text(name: str, found: str | None) -> None:
+    """Only text is compressed as a whole, and another ending is no format: its file may be anything."""
+    if found:
+        assert format_of([f"lake/t/{name}"], None) == found
+    else:
+        with pytest.raises(UnreadableFiles, match="has no known format"):
+            format_of([f"lake/t/{name}"], None)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("csv", "CsvFileFormat"), ("json", "JsonFileFormat")])

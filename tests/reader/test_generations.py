@@ -49,6 +49,7 @@ def test_files_since_a_generation_come_once(table: Table) -> None:
     seen = [values(table.read(since=since, generation=since + 1)) for since in range(2, 4)]
     assert seen == [[3, 20], [10]]
     assert values(table.read(since=2)) == [3, 10, 20]
+    assert values(table.read(since=3, generation=3)) == []
     assert values(table.read(since=0)) == [1, 3, 10, 20]
     assert values(table.read(job_id=THEIRS)) == [3, 20]
     nothing = table.read(since=4)

@@ -56,6 +56,8 @@ def test_values_come_typed_and_unescaped() -> None:
         '((dt == 2013-01-01) and (a=b == "x/y%"))'
     )
     assert "is_null(dt" in str(columns.expressions[f"dt={NULL_DIRECTORY}/a%3Db=Köln"])
+    # Another program's: this package and Spark write null for an empty text.
+    assert str(PartitionColumns(["a="]).expressions["a="]) == '(a == "")'
 
 
 def test_a_given_type_is_taken() -> None:
@@ -68,8 +70,9 @@ def test_a_given_type_is_taken() -> None:
 
 def test_a_value_that_is_not_of_the_given_type_is_named() -> None:
     """The error has column, value and type."""
-    with pytest.raises(UnreadablePartitions, match="'n' has the value 'x', which is not int32"):
-        PartitionColumns(["n=x"], pa.schema([("n", pa.int32())]))
+    for kind in (pa.int32(), pa.list_(pa.int32())):
+        with pytest.raises(UnreadablePartitions, match=f"'n' has the value 'x', which is not {kind}"):
+            PartitionColumns(["n=x"], pa.schema([("n", kind)]))
 
 
 def test_directories_that_do_not_go_together_are_refused() -> None:
@@ -87,18 +90,27 @@ def test_plain_directories_make_no_columns() -> None:
     assert columns.expressions[""] is None
 
 
+INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+
+
 def test_recorded_types_are_not_inferred(table: Table) -> None:
     """Texts that look like numbers stay texts, also beside columns of nested types."""
     data = pa.table(
-        {"zip": ["01", "1"], "n": pa.array([1, 2], pa.int64()), "on": [True, False], "more": [{"a": 1}, None]}
+        {
+            "zip": ["01", "1"],
+            **{f"n{one.bit_width}": pa.array([1, 2], one) for one in INTEGERS},
+            "on": [True, False],
+            "more": [{"a": 1}, None],
+        }
     )
-    table.commit_as(data, partition_by=["zip", "n", "on"], format="parquet", options={})
+    columns = data.column_names[:-1]
+    table.commit_as(data, partition_by=columns, format="parquet", options={})
     found = table.read().to_table()
-    assert found.select(["zip", "n", "on"]).schema.types == [pa.string(), pa.int64(), pa.bool_()]
+    assert found.select(columns).schema.types == [pa.string(), *INTEGERS, pa.bool_()]
     assert sorted(found["zip"].to_pylist()) == ["01", "1"]
     given = pa.schema([("zip", pa.int32())])
     assert table.read(partition_schema=given).schema.field("zip").type == pa.int32()
-    table.commit({"zip=3/n=1/on=true/a.parquet": numbers(1)}, THEIRS)
+    table.commit({"zip=3/n8=1/n16=1/n32=1/n64=1/on=true/a.parquet": numbers(1)}, THEIRS)
     assert table.read().schema.field("zip").type == pa.int32()
 
 

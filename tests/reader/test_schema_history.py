@@ -114,6 +114,18 @@ def test_commits_without_a_record_are_asked_by_their_files(table: Table, opened:
     assert [(row["x"], row["y"]) for row in rows] == [(None, None), (None, None), (True, None), (None, "new")]
 
 
+def test_of_many_commits_without_a_record_the_oldest_and_the_newest_are_asked(
+    table: Table, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of thousands of other programs' files opens in a bounded number of requests."""
+    monkeypatch.setattr("airflow_s3commit.reader.listing._MOST_FOOTERS", 1)
+    for number in range(4):
+        rows = numbers(number).append_column(f"x{number}", [[True]])
+        table.commit({f"{number}.parquet": rows}, an_id(f"{number}"), conflict_mode="append")
+    assert table.read().schema.names == ["n", "s", "x0", "x3"]
+    assert len(opened) == 2
+
+
 def test_checkpoints_hold_each_schema_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table of many commits has the same columns by its checkpoint as by its log."""
     monkeypatch.setattr("airflow_s3commit.protocol.steps.fold.CHECKPOINT_EVERY", 1)

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, NoSuchKey
+from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.reader import UnreadablePartitions, dataset
+from airflow_s3commit.reader.listing import find_table
+from airflow_s3commit.reader.table import CommittedFiles, s3_filesystem
 from airflow_s3commit.store.s3.config import S3Config
 from tests.protocol.building import OURS, THEIRS, apart
 
@@ -73,26 +77,48 @@ def test_a_file_that_is_gone_is_named(table: Table) -> None:
     assert f"s3commit verify {table.lake.destination} {OURS}" in message
 
 
-def test_a_file_of_another_size_is_named(table: Table) -> None:
+@pytest.mark.parametrize("more", [1, -1])
+def test_a_file_of_another_size_is_named(table: Table, more: int) -> None:
     """The error has both sizes, key, job and the next action."""
     table.commit({"a.parquet": numbers(1), "b.parquet": numbers(2)})
     found = table.read()
     path = table.local(f"{table.lake.prefix}b-{OURS}.parquet")
     size = path.stat().st_size
-    path.write_bytes(path.read_bytes() + b"x")
+    path.write_bytes((path.read_bytes() + b"x")[: size + more])
     with pytest.raises(
-        DestinationChanged, match=rf"b-{OURS}.parquet has {size + 1} bytes; job {OURS} committed {size}"
+        DestinationChanged, match=rf"b-{OURS}.parquet has {size + more} bytes; job {OURS} committed {size}"
     ):
         found.to_table()
 
 
-def test_files_that_differ_are_read_under_a_given_schema(table: Table) -> None:
+def test_a_file_that_may_not_be_read_is_not_gone(table: Table) -> None:
+    """The store's refusal is what a reader sees, and no advice about later commits."""
+    table.commit({"a.parquet": numbers(1)})
+    (file,) = find_table(table.lake.store, Destination.of(table.lake.destination)).files.values()
+
+    def refuse(_path: str) -> None:
+        raise PermissionError("access denied")
+
+    guard = CommittedFiles(SimpleNamespace(open_input_file=refuse), {file.path: file}, "s3://lake/flights/")
+    with pytest.raises(PermissionError, match="access denied"):
+        guard.open_input_file(file.path)
+
+
+def test_files_that_differ_are_read_under_a_given_schema(table: Table, opened: list[str]) -> None:
     """A column that a file lacks is null; by default the first file's columns are read."""
     table.commit({"a.parquet": numbers(1), "b.parquet": numbers(2).append_column("x", [[True]])})
-    assert table.read().schema.names == ["n", "s"]
     schema = pa.schema([("n", pa.int64()), ("x", pa.bool_())])
-    rows = table.read(schema=schema).to_table().sort_by("n").to_pylist()
+    found = table.read(schema=schema)
+    assert opened == []
+    rows = found.to_table().sort_by("n").to_pylist()
     assert rows == [{"n": 1, "x": None}, {"n": 2, "x": True}]
+    assert table.read().schema.names == ["n", "s"]
+
+
+def test_a_directory_s_value_goes_before_that_of_its_files(table: Table) -> None:
+    """A partition column that other programs' files have too is there once, as in Spark."""
+    table.commit({"dt=2013-01-01/a.parquet": numbers(1).append_column("dt", [["another"]])})
+    assert table.read().to_table().to_pylist() == [{"n": 1, "s": "row 1", "dt": dt.date(2013, 1, 1)}]
 
 
 def test_a_job_that_wrote_nothing_is_an_empty_dataset(table: Table) -> None:
@@ -139,6 +165,38 @@ def test_a_store_alone_needs_a_filesystem(table: Table) -> None:
     """What a store was connected with is its own secret; the error says what to give."""
     with pytest.raises(ValueError, match="pass a filesystem"):
         dataset(table.lake.store, table.lake.destination)
+
+
+KEYS = {"access_key": "AK", "secret_key": "sk", "session_token": "st"}
+AWS = {"scheme": "https", "region": "eu-west-1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, AWS),
+        (KEYS, AWS | KEYS),
+        ({"path_style": True}, {**AWS, "endpoint_override": "s3.eu-west-1.amazonaws.com",
+                                "force_virtual_addressing": False}),
+        (
+            {"endpoint_url": "http://here:1/below", "verify": "ca.pem"},
+            {"scheme": "http", "region": "eu-west-1", "endpoint_override": "here:1/below",
+             "force_virtual_addressing": False, "tls_ca_file_path": "ca.pem"},
+        ),
+        (
+            {"endpoint_url": "https://here", "path_style": False},
+            {**AWS, "endpoint_override": "here", "force_virtual_addressing": True},
+        ),
+    ],
+)  # fmt: skip
+def test_pyarrow_is_told_what_the_store_is_told(
+    given: dict[str, Any], wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Address, keys with their session, certificate and spelling of buckets are those of the config."""
+    config = S3Config(region="eu-west-1", **given)
+    address = config.endpoint_url or "https://s3.eu-west-1.amazonaws.com"
+    monkeypatch.setattr("airflow_s3commit.reader.table.S3FileSystem", dict)
+    assert s3_filesystem(config, SimpleNamespace(endpoint=address, region="us-east-1")) == wanted
 
 
 @pytest.mark.parametrize(
