@@ -31,6 +31,7 @@ from airflow_s3commit import (
     write_job,
     write_table,
 )
+from airflow_s3commit.protocol.model.delta import COMPACTION
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.sealed_job import SparkField, SparkSchema, WrittenColumns
@@ -141,13 +142,18 @@ def test_a_dry_run_changes_nothing(store: WatchedStore) -> None:
     appended(store)
     before = {info.key: info.etag for info in store.list_objects("lake", "")}
     planned = compact(store, HOME, partitions=["dt=2013-01-01"], dry_run=True)
-    assert [(one.partition, one.files, one.after) for one in planned.partitions] == [("dt=2013-01-01", 4, 1)]
+    (one,) = planned.partitions
+    assert (one.partition, one.files, one.after) == ("dt=2013-01-01", 4, 1)
+    for target, after in ((one.bytes - 1, [2]), (one.bytes // 2 - 1, [])):
+        again = compact(store, HOME, partitions=[one.partition], target_bytes=target, dry_run=True)
+        assert ([found.after for found in again.partitions], again.left) == (after, 1 - len(after))
     assert {info.key: info.etag for info in store.list_objects("lake", "")} == before
 
 
 def test_files_end_at_the_target_size(store: WatchedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large files are read in pieces, from disk, and the new ones are of the size that was asked for."""
     monkeypatch.setattr(compaction, "_PIECE", 1_000)
+    monkeypatch.setattr(compaction, "_ROWS", 2_000)
     for number in range(8):
         ids = pa.array(range(number * 5_000, number * 5_000 + 5_000))
         write_table(
@@ -161,6 +167,7 @@ def test_files_end_at_the_target_size(store: WatchedStore, monkeypatch: pytest.M
     done = compact(store, HOME, target_bytes=sum(sizes) // 3)
     after = [info.size for info in store.list_objects("lake", "t/part-")]
     assert 2 <= len(after) == done.files <= 4
+    assert latest_manifest(store, HOME).schemas
     assert rows(store) == before
 
 
@@ -175,6 +182,24 @@ def test_a_column_that_came_later_is_null_before(store: WatchedStore) -> None:
     assert [row["new"] for row in found] == [None] * 8 + ["x"] * 8
     (text,) = latest_manifest(store, HOME).schemas
     assert '"long"' in text
+
+
+def test_columns_in_another_order_keep_their_values(store: WatchedStore) -> None:
+    """Columns of one type are told apart by their names, not by their places."""
+    for columns in ({"id": [1, 2], "other": [10, 20]}, {"other": [30, 40], "id": [3, 4]}):
+        write_table(pa.table(columns), HOME, store=store, conflict_mode="append")
+    before = rows(store)
+    compact(store, HOME)
+    assert rows(store) == before
+
+
+def test_the_job_is_the_callers(store: WatchedStore) -> None:
+    """Options of its files, and facts about it, are kept beside those of a compaction."""
+    appended(store)
+    compact(store, HOME, options={"compression": "zstd"}, context={"who": "me"})
+    context = latest_manifest(store, HOME).context
+    assert (context["who"], context["name"]) == ("me", COMPACTION)
+    assert all(key.endswith(".zstd.parquet") for key in files(store))
 
 
 def test_retained_files_can_be_rolled_back_to(store: WatchedStore) -> None:
@@ -217,6 +242,9 @@ def test_another_job_with_uploads_is_not_overtaken(store: WatchedStore) -> None:
     ):
         compact(store, HOME)
     assert compact(store, HOME, partitions=["dt=a%2Fb"]).files == 1
+    store.create_upload("lake", "t/dt=50%25 off/x.parquet", metadata={}, content_type="")
+    with pytest.raises(DestinationNotEmpty, match="another program has an upload pending in 'dt=50%25 off'"):
+        compact(store, HOME, partitions=["dt=50%25 off"])
 
 
 def test_an_object_of_another_program_stays(store: WatchedStore) -> None:
@@ -300,11 +328,12 @@ def _once_at(store: WatchedStore, call: Any, act: Callable[[], object]) -> None:
         act()
 
 
-def test_a_file_with_another_number_of_rows_is_refused(store: WatchedStore) -> None:
+@pytest.mark.parametrize("counted", [1, 3])
+def test_a_file_with_another_number_of_rows_is_refused(store: WatchedStore, counted: int) -> None:
     """What its job has counted is not what it is."""
     for _ in range(2):
-        _put(store, pa.table({"id": [1]}), counted=2)
-    with pytest.raises(DestinationChanged, match="has 1 rows; 2 were committed"):
+        _put(store, pa.table({"id": [1, 2]}), counted=counted)
+    with pytest.raises(DestinationChanged, match=f"has 2 rows; {counted} were committed"):
         compact(store, HOME)
     assert len(files(store)) == 2
 
@@ -328,9 +357,19 @@ def test_files_with_etags_that_are_no_digests_are_compacted(
 
 
 def test_a_file_that_was_written_over_is_refused(store: WatchedStore) -> None:
-    """What is no longer as committed is not rewritten."""
+    """What is no longer as committed is not rewritten, also if it changes while it is read."""
     appended(store)
     key = files(store)[0]
+    body = store.get("lake", key).body
+
+    def late(call: Any) -> None:
+        if call.verb == "get_range" and call.key == key:
+            store.rest()
+            store.put("lake", key, bytes(len(body)))
+
+    store.before = late
+    with pytest.raises(DestinationChanged, match="is gone or changed"):
+        compact(store, HOME)
     store.put("lake", key, b"shorter")
     with pytest.raises(DestinationChanged, match="is not what was committed"):
         compact(store, HOME)
@@ -387,11 +426,13 @@ def test_what_pyarrow_would_change_is_refused(
     with pytest.raises(InvalidOption, match=words):
         compact(store, HOME)
     assert files(store) == before
+    assert compact(store, HOME, partitions=["dt=a%2Fb"]).files == 1
 
 
 @pytest.mark.parametrize(
     ("key", "how", "words"),
     [
+        ("org.apache.spark.legacyINT96", {}, "legacyINT96"),
         ("org.apache.spark.legacyDateTime", {}, "legacyDateTime"),
         ("x", {"use_deprecated_int96_timestamps": True}, "INT96"),
         ("x", {}, ""),
@@ -413,7 +454,8 @@ def test_times_that_would_be_others_are_refused(
         return
     compact(store, HOME)
     (file,) = files(store)
-    assert pq.read_metadata(io.BytesIO(store.get("lake", file).body)).metadata[SPARK.encode()] == b"3.5"
+    footer = pq.read_metadata(io.BytesIO(store.get("lake", file).body))
+    assert footer.metadata == {SPARK.encode(): b"3.5"}
 
 
 def _put(
