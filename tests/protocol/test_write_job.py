@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -16,11 +17,14 @@ from airflow_s3commit.exceptions import (
     InvalidOption,
     InvalidRecord,
     JobClosed,
+    JobFailed,
     OutcomeUnknown,
     S3CommitError,
+    Unavailable,
 )
 from airflow_s3commit.protocol.inspect.verify_table import verify
 from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.pending_uploads import Progress
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import Manifest, SuccessData
@@ -30,10 +34,12 @@ from airflow_s3commit.protocol.sweep import sweep
 from airflow_s3commit.protocol.write_job import write_job, write_table
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.forwarding import CountingStore
+from airflow_s3commit.store.s3.config import S3Config
+from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.testing.faulty_store import Effect, Fault, FaultyStore, StoreCall
 from tests.cases import each
 from tests.fakes import ManualClock
-from tests.protocol.building import ROOT, Lake
+from tests.protocol.building import BUCKET, ROOT, Lake, once
 
 FILES = {"dt=1/a.csv": b"one", "dt=2/b.csv": b"two"}
 
@@ -93,6 +99,112 @@ def test_a_refused_commit_aborts_the_job() -> None:
         file.write(b"one")
     assert list(lake.data().values()) == [b"old"]
     assert lake.pending() == []
+
+
+@each(
+    ("verb", "ending", "left"),
+    [
+        ("put", "sealed.json", "aborting job .* uploads of it may stay pending"),
+        ("complete_upload", "", "was not aborted, because its commit may have begun; finish it with"),
+    ],
+)
+def test_an_interrupted_write_says_what_is_left(verb: str, ending: str, left: str) -> None:
+    """If the store is gone too, the interrupt has a note; nothing is visible, and the job can be ended."""
+    lake = Lake()
+
+    def interrupt(call: StoreCall) -> None:
+        if gone or (call.verb == verb and call.key.endswith(ending) and "__magic" not in call.key):
+            gone.append(call)
+            raise KeyboardInterrupt if len(gone) == 1 else Unavailable("the store is gone")
+
+    gone: list[StoreCall] = []
+    with (
+        pytest.raises(KeyboardInterrupt) as caught,
+        write_job(lake.destination, store=FaultyStore(lake.store, before=interrupt)) as writer,
+        writer.open("dt=1/a.csv") as file,
+    ):
+        file.write(b"one")
+    assert re.search(left, " ".join(caught.value.__notes__))
+    assert lake.data() == {}
+    Job.at(lake.store, writer.job.reference).abort()
+    assert lake.pending() == []
+
+
+def test_a_write_that_is_interrupted_before_its_commit_is_aborted() -> None:
+    """Whatever stops the seal, the job is gone, and nothing of it stays pending."""
+    lake = Lake()
+    # The first one is the stage's.
+    lake.store.before = once("put", "sealed.json", KeyboardInterrupt(), nth=2)
+    with pytest.raises(KeyboardInterrupt):
+        _write(lake.store, lake.destination, jobs := [])
+    state = jobs[0].state()
+    assert state is not None
+    assert (state.state, state.reason, state.finished) == ("aborted", "the commit did not begin", True)
+    assert (lake.pending(), lake.data()) == ([], {})
+
+
+def test_a_refusal_is_not_hidden_by_an_abort_that_fails() -> None:
+    """The refusal is raised with a note, and the job stays for an abort."""
+    lake = Lake()
+    lake.sealed({"dt=1/old.csv": b"old"}, conflict_mode="append").commit()
+    store = FaultyStore(lake.store, Fault("refuse", "put", "*_s3commit/log/*", times=None))
+    with (
+        pytest.raises(DestinationChanged) as caught,
+        write_job(lake.destination, store=store, conflict_mode="append", generation=1) as writer,
+        writer.open("dt=1/a.csv") as file,
+    ):
+        file.write(b"one")
+    assert any("uploads of it may stay pending" in note for note in caught.value.__notes__)
+    job = Job.at(lake.store, writer.job.reference)
+    job.abort()
+    assert list(lake.data().values()) == [b"old"]
+
+
+def test_an_upload_that_is_gone_fails_the_write() -> None:
+    """The error says that nothing was changed, nothing of the job is left, and its end has the reason."""
+    lake = Lake()
+
+    def lose(call: StoreCall) -> None:
+        if call.verb == "complete_upload":
+            lake.store.rest()
+            for upload in list(lake.store.list_uploads(BUCKET, ROOT)):
+                lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
+
+    lake.store.before = lose
+    with pytest.raises(JobFailed) as caught:
+        _write(lake.store, lake.destination, jobs := [])
+    state = jobs[0].state()
+    assert state is not None
+    assert (state.state, state.finished, state.reason) == ("aborted", True, str(caught.value))
+    assert lake.data() == {}
+
+
+def test_a_failure_of_the_callers_own_code_comes_through_as_it_is() -> None:
+    """What is called after each upload may raise; the commit has begun then, and can be finished."""
+    lake = Lake()
+
+    def fail(progress: Progress) -> None:
+        raise RuntimeError(f"{progress.files_done} of {progress.files_total}")
+
+    with (
+        pytest.raises(RuntimeError, match="1 of 1") as caught,
+        write_job(lake.destination, store=lake.store, progress=fail) as writer,
+        writer.open("dt=1/a.csv") as file,
+    ):
+        file.write(b"one")
+    assert "finish it with: s3commit commit" in caught.value.__notes__[0]
+    assert Job.at(lake.store, writer.job.reference).commit().counts.files == 1
+
+
+@each("given", [None, S3Config(region="eu-west-1")])
+def test_a_store_is_reached_by_its_config(given: S3Config | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default that of boto3's own chain."""
+    memory, asked = MemoryStore(), []
+    monkeypatch.setattr(S3Store, "connect", lambda config: asked.append(config) or memory)
+    with write_job("s3://lake/t/", store=given) as writer:
+        pass
+    assert asked == [given or S3Config()]
+    assert writer.manifest == latest_manifest(memory, "s3://lake/t/")
 
 
 @each("mode", ["append", "replace"])
@@ -195,16 +307,17 @@ def test_a_write_knows_what_came_after_the_generation_that_it_was_made_from(mode
     store = MemoryStore(min_part_bytes=1)
     for body in (b"0", b"1"):
         _one(store, body, "append")
-    options = JobOptions(conflict_mode=mode)
+    options, facts = JobOptions(conflict_mode=mode), {"who": "me"}
     refused = (
         nullcontext() if seen == 3 else pytest.raises(DestinationChanged, match="changed its partitions")
     )
     with (
         refused,
-        write_job("s3://lake/t/", store=store, job_options=options, generation=seen) as writer,
+        write_job("s3://lake/t/", store=store, job_options=options, context=facts, generation=seen) as writer,
         writer.open("dt=1/a.csv") as file,
     ):
         file.write(b"2")
+    assert facts == {"who": "me"}
     made = {"append": [b"0", b"1", b"2"], "replace": [b"2"]}[mode]
     assert _data(store) == (made if seen == 3 else [b"0", b"1"])
     assert list(store.list_uploads("lake", "t/")) == []
@@ -385,11 +498,25 @@ def test_wherever_a_call_fails_the_job_is_gone_or_can_be_finished(effect: Effect
 
 
 def test_a_table_is_committed_in_one_call() -> None:
-    """The rows are in the partitions, by the manifest, and a wrong option leaves nothing."""
+    """The rows are in the partitions, the job is as it was asked for, and a wrong option leaves nothing."""
     pa = pytest.importorskip("pyarrow")
-    lake = Lake()
+    lake, seen, facts = Lake(), [], {"who": "me"}
     table = pa.table({"dt": ["1", "2"], "rows": [1, 2]})
-    manifest = write_table(table, Destination.parse(lake.destination), store=lake.store, partition_by=["dt"])
+    for _ in range(2):
+        manifest = write_table(
+            table,
+            Destination.parse(lake.destination),
+            store=lake.store,
+            partition_by=["dt"],
+            conflict_mode="replace",
+            job_options=JobOptions(retain="7d"),
+            name="flights",
+            context=facts,
+            progress=seen.append,
+        )
+    assert (manifest.conflict_mode, manifest.replaced.files, len(lake.data())) == ("replace", 2, 4)
+    assert {**facts, "name": "flights"}.items() <= manifest.context.items()
+    assert [one.files_done for one in seen] == [1, 2] * 2
     assert manifest.counts.rows == 2
     assert set(manifest.partitions) == {"dt=1", "dt=2"}
     with pytest.raises(InvalidOption):
