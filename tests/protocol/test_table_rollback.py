@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from airflow_s3commit import RollbackReport, rollback, verify
 from airflow_s3commit.exceptions import (
+    AccessDenied,
     DestinationChanged,
     InvalidOption,
     NoSuchKey,
     NotReversible,
 )
 from airflow_s3commit.protocol.steps.fold import latest_manifest, read_manifest, read_success, read_table
+from airflow_s3commit.testing.faulty_store import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, apart, named, once
 from tests.protocol.sweep.test_history import (
@@ -55,6 +58,7 @@ def test_a_rollback_restores_the_table(retain: str, is_apart: bool) -> None:
     assert lake.data().keys() == {OLD, OLD2} | kept
     manifest = latest_manifest(lake.store, FLIGHTS)
     assert (manifest.generation, manifest.rolled_back_to, manifest.replaced.files) == (5, 2, 2)
+    assert (manifest.replaced.bytes, manifest.committed) == (len(b"new" + b"3"), lake.clock.time() * 1000)
     assert read_success(lake.store, FLIGHTS).generation == 5
     assert read_manifest(lake.store, FLIGHTS, manifest.job_id) == manifest
     assert lake.keys(f"{ROOT}_s3commit/open/") == []
@@ -66,10 +70,33 @@ def test_a_rollback_of_an_append_leaves_what_was_in_its_partition(retain: str) -
     lake = two_generations()
     lake.sealed({"dt=1/b": b"2"}, job_id=THIRD, conflict_mode="append").commit()
     report = rolled_back(lake, to=3, retain=retain)
-    assert (report.partitions, report.restored, report.removed) == (["dt=1"], 0, 1)
+    assert (report.partitions, report.files, report.restored, report.removed) == (["dt=1"], 1, 0, 1)
     kept = {named("dt=1/b", THIRD)} if retain == "1d" else set()
     assert (table(lake), lake.data().keys()) == ({NEW, OLD2}, {NEW, OLD, OLD2} | kept)
     assert verify(lake.store, FLIGHTS).sound
+
+
+def replaced_twice(lake: Lake) -> None:
+    """Make a partition of two commits, replace it by one with a retention, and empty the table by another."""
+    for job_id in (FIRST, THIRD):
+        lake.sealed({"dt=1/a": b"1"}, job_id=job_id, conflict_mode="append").commit()
+    lake.sealed({"dt=1/a": b"new"}, retain=WEEK).commit()
+    lake.sealed({}, job_id=THEIRS, committer="directory").commit()
+
+
+def test_a_partition_that_is_gone_comes_back_with_all_its_commits() -> None:
+    """A partition that the table no longer has is restored, and each of its files is looked at first."""
+    lake = Lake()
+    replaced_twice(lake)
+    assert table(lake) == set()
+    report = rolled_back(lake, to=3, dry_run=True)
+    assert (report.partitions, report.files, report.restored) == (["dt=1"], 2, 2)
+    second = named("dt=1/a", THIRD)
+    lake.store.delete(BUCKET, ROOT + second)
+    with pytest.raises(NotReversible, match=f"{second} is gone or changed"):
+        rolled_back(lake, to=3)
+    with pytest.raises(NotReversible, match="generation 4 in dt=1"):
+        rolled_back(lake, to=4)
 
 
 def test_other_programs_objects_go_although_all_files_beside_them_came_back() -> None:
@@ -92,6 +119,7 @@ def test_the_number_of_an_abort_is_no_generation() -> None:
     lake.sealed({"dt=1/b": b"2"}, job_id=THIRD, conflict_mode="append").abort()
     with pytest.raises(NoSuchKey, match="has no generation 4; the newest is 3"):
         rolled_back(lake, to=4)
+    assert rolled_back(lake, newest=3).generation == 5
 
 
 def test_a_rollback_can_be_rolled_back() -> None:
@@ -195,9 +223,11 @@ def test_without_retention_there_is_no_way_back() -> None:
     assert lake.everything() == before
 
 
-@each("fault", ["gone", "changed"])
-def test_a_missing_or_changed_file_is_named(fault: str) -> None:
+@pytest.mark.parametrize("fault", ["gone", "changed", "changed where ETags are no digests"])
+def test_a_missing_or_changed_file_is_named(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a retained file was deleted or overwritten, the rollback is refused and names its key."""
+    if "digests" in fault:
+        monkeypatch.setattr("airflow_s3commit.store.memory._md5", sha256)
     lake = two_generations()
     if fault == "gone":
         lake.store.delete(BUCKET, ROOT + OLD)
@@ -210,8 +240,9 @@ def test_a_missing_or_changed_file_is_named(fault: str) -> None:
 def test_a_commit_meanwhile_refuses() -> None:
     """A commit after the caller's look, or before the entry, refuses the rollback."""
     lake = two_generations()
-    with pytest.raises(DestinationChanged, match="is at generation 3, and not at 2"):
-        rolled_back(lake, newest=2)
+    for seen in (2, 4):
+        with pytest.raises(DestinationChanged, match=f"is at generation 3, and not at {seen}"):
+            rolled_back(lake, newest=seen)
 
     def intrude() -> None:
         lake.store.rest()
@@ -224,19 +255,45 @@ def test_a_commit_meanwhile_refuses() -> None:
     assert lake.keys(f"{ROOT}_s3commit/open/") == []
 
 
-def test_a_rollback_that_is_itself_aborted_changes_nothing() -> None:
-    """Another process, such as a sweep that takes its job for dead, may end it before its entry."""
+@each("dies", [False, True])
+def test_a_rollback_that_is_itself_aborted_changes_nothing(dies: bool) -> None:
+    """Another process, such as a sweep that takes its job for dead, may end it before its entry, and die."""
     lake = two_generations()
     before = lake.data()
 
     def sweep() -> None:
         lake.store.rest()
-        assert len(lake.sweep(older_than=0.0).jobs) == 1
+        if dies:
+            lake.store.after = once("put", NEXT, Crash())
+        with pytest.raises(Crash) if dies else nullcontext():
+            assert len(lake.sweep(older_than=0.0).jobs) == 1
+        lake.store.rest()
 
     lake.store.before = once("put", NEXT, sweep)
     with pytest.raises(DestinationChanged, match="was aborted by another process; nothing was changed"):
         rolled_back(lake)
     assert (lake.data(), lake.keys(f"{ROOT}_s3commit/open/")) == (before, [])
+
+
+@each("times", [1, 2])
+def test_a_rollback_that_the_store_refuses_is_aborted(times: int) -> None:
+    """Nothing was changed, and it can be run again; if the store refuses the abort too, a note says so."""
+    lake = two_generations()
+    left = [AccessDenied(f"no {number}") for number in range(times)]
+
+    def refuse(call: StoreCall) -> None:
+        if left and call.verb == "put" and call.key.endswith(NEXT):
+            raise left.pop()
+
+    lake.store.before = refuse
+    with pytest.raises(AccessDenied) as caught:
+        rolled_back(lake)
+    lake.store.rest()
+    assert any("a sweep ends it" in note for note in caught.value.__notes__) == (times == 2)
+    assert len(lake.keys(f"{ROOT}_s3commit/open/")) == times - 1
+    assert table(lake) == {NEW, OLD2}
+    rolled_back(lake)
+    assert table(lake) == {OLD, OLD2}
 
 
 def test_an_abort_meanwhile_does_not_matter() -> None:
@@ -282,8 +339,9 @@ def test_files_older_than_the_log_come_back() -> None:
 def test_invalid_arguments_are_refused() -> None:
     """An unknown generation and a text that is not a duration are refused."""
     lake = two_generations()
-    with pytest.raises(NoSuchKey, match="no generation 9; the newest is 3"):
-        rolled_back(lake, to=9)
+    for to in (9, 0, -1):
+        with pytest.raises(NoSuchKey, match=f"no generation {to}; the newest is 3"):
+            rolled_back(lake, to=to)
     with pytest.raises(InvalidOption, match="retain"):
         rolled_back(lake, retain="a week")
 
