@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_s3commit.exceptions import AccessDenied
@@ -120,6 +123,30 @@ def test_clustered_rows_have_one_file_for_each_partition() -> None:
     found = write(batches, schema, TableOptions(row_bytes=2 * _MIB, open_files=4))
     assert found.rows == Counter({f"p={number}": 5_000 for number in range(300)})
     assert set(found.files.values()) == {1}
+
+
+def test_files_end_at_the_limit_of_rows_and_groups_at_that_of_bytes() -> None:
+    """However rows come, no file has more rows than its limit, and no row group more bytes than its own."""
+    schema, bodies = pa.schema([("n", pa.int64())]), []
+
+    class Kept(io.BytesIO):
+        buffered = 0
+
+        def close(self, **_: object) -> None:
+            if not self.closed:
+                bodies.append(self.getvalue())
+            super().close()
+
+    opener = SimpleNamespace(open=lambda *_, **__: Kept())
+    options = TableOptions(max_records_per_file=5, row_group_bytes=16)
+    with OpenFiles(opener, schema, options, "f") as files:
+        for numbers in ([0, 1, 2], [3, 4, 5, 6, 7]):
+            files.write("", pa.table({"n": numbers}, schema=schema))
+        files.close()
+    found = [pq.ParquetFile(io.BytesIO(body)) for body in bodies]
+    groups = [[one.metadata.row_group(n).num_rows for n in range(one.num_row_groups)] for one in found]
+    assert groups == [[2, 1, 2], [2, 1]]
+    assert [n for one in found for n in one.read()["n"].to_pylist()] == [*range(8)]
 
 
 def test_a_file_that_cannot_be_let_go_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

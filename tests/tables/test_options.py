@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.tables.options import TableOptions, parse_table_options
+from airflow_s3commit.tables.options import TableOptions, parse_region, parse_table_options
 from tests.cases import each
 
 
@@ -20,6 +20,8 @@ def test_arguments_and_options_make_one() -> None:
     assert (options.header, options.codec) == (True, "none")
     assert pickle.loads(pickle.dumps(options)) == options
     assert parse_table_options({}) == TableOptions()
+    named = parse_table_options({"PartitionBy": ' ["a,b"]', "format": "CSV", "header": " TRUE "})
+    assert (named.partition_by, named.format, named.header) == (("a,b",), "csv", True)
 
 
 @each(
@@ -39,6 +41,11 @@ def test_arguments_and_options_make_one() -> None:
         ({"uploadBytes": "8m"}, "no option uploadBytes"),
         ({"outputTimestampType": "INT96"}, "no option outputTimestampType"),
         ({"format": "csv", "compression": "bzip2"}, "not one of brotli, gzip"),
+        ({"partitionBy": '["a"'}, "not a JSON list of strings"),
+        ({"rowBytes": "0m"}, "not a size"),
+        ({"rowBytes": "32m or so"}, "not a size"),
+        ({"maxRecordsPerFile": "1_000"}, "not a whole number"),
+        ({"rowBytes": "1m", "ROWBYTES": "2m"}, "ROWBYTES is given twice, also as rowBytes"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(options: dict[str, str], says: str) -> None:
@@ -47,7 +54,17 @@ def test_what_cannot_be_honoured_is_refused_by_name(options: dict[str, str], say
         parse_table_options(options)
 
 
+def test_a_region_has_nothing_else_in_it() -> None:
+    """It becomes part of a store's address: what could lead elsewhere is refused."""
+    assert [parse_region(text) for text in ("", "us-east-1", "minio")] == ["", "us-east-1", "minio"]
+    for text in ("us-east-1/x", "us east", "-a", "a.b", "a\n"):
+        with pytest.raises(ValueError, match="not a region"):
+            parse_region(text)
+
+
 def test_an_option_that_is_also_an_argument_is_refused() -> None:
     """An argument and an option for the same thing contradict each other, even if they agree."""
     with pytest.raises(InvalidOption, match="format is given both as an argument and as an option"):
         parse_table_options({"Format": "csv"}, format="csv")
+    with pytest.raises(InvalidOption, match="partitionBy is given both as an argument and as an option"):
+        parse_table_options({"partitionby": "a"}, partition_by=["a"])

@@ -98,6 +98,9 @@ def test_every_codec_is_read_by_another_engine(name: str, tmp_path: Path) -> Non
     path.write_bytes(encode(table, options).getvalue())
     query = f"select sum(x), count(distinct s) from read_parquet('{path}')"
     assert duckdb.sql(query).fetchall() == [(1999000, 1)]
+    written = {"uncompressed": "none", "lz4_raw": "lz4"}.get(name, name)
+    found = pq.read_metadata(path).row_group(0).column(0).compression
+    assert found.lower().replace("uncompressed", "none") == written
     assert suffix.endswith(".parquet")
 
 

@@ -6,6 +6,7 @@ import datetime as dt
 import gzip
 import io
 import json
+import re
 from collections import Counter
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ from airflow_s3commit.protocol.steps.fold import manifest_files
 from airflow_s3commit.protocol.write_job import write_table
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.tables.columns import UnsupportedColumn, UnsupportedPartition
+from airflow_s3commit.tables.encoder import Encoder
+from airflow_s3commit.tables.options import FORMATS, TableOptions
+from airflow_s3commit.tables.write import file_stem
 from airflow_s3commit.testing import FaultyStore
 from tests.cases import each
 from tests.protocol.building import OURS
@@ -79,10 +83,19 @@ def test_tables_of_one_attempt_share_directories(job: Job) -> None:
     assert all("/part-map_7_" in path and f"-load-{OURS}.c" in path for path in files)
 
 
+class OneBatch:
+    """A table of a library that has a single batch."""
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> object:
+        """Return the batch."""
+        return TABLE.to_batches()[0].__arrow_c_array__(requested_schema)
+
+
 def _tables() -> Iterator[Any]:
     frame = pd.DataFrame({"dt": ["a", "b", "a"], "x": [1, 2, 3]}, index=["p", "q", "r"])
     yield pytest.param(TABLE, id="table")
     yield pytest.param(TABLE.to_batches()[0], id="batch")
+    yield pytest.param(OneBatch(), id="array")
     yield pytest.param(frame, id="pandas")
     yield pytest.param(frame.astype({"dt": "category"}), id="categories")
     # As polars hands over a categorical.
@@ -112,6 +125,14 @@ def test_a_relation_and_a_reader_are_read_once_and_streamed(job: Job) -> None:
     assert rows(files) == expected
 
 
+def test_a_file_s_name_is_one_element_of_a_path() -> None:
+    """Whatever tasks and stages are called, and two of them never share a name."""
+    names = ["load", "load/1", "load 1", "load.1", "ö", ""]
+    stems = [file_stem(task, stage, OURS) for task in names for stage in [*names, None]]
+    assert len({*stems}) == len(stems)
+    assert all(re.fullmatch(f"part-[A-Za-z0-9_-]*{OURS}", stem) for stem in stems)
+
+
 def test_formats_are_read_back_by_others(job: Job) -> None:
     """Each format's files hold the rows, and are named as Spark names them."""
     with job.task_attempt("load", "1", "0", "1") as attempt:
@@ -132,10 +153,34 @@ def test_formats_are_read_back_by_others(job: Job) -> None:
     assert [json.loads(line) for line in lines] == TABLE.to_pylist()
 
 
+@each("name", FORMATS["orc"].codecs)
+def test_an_orc_file_has_the_compression_that_its_name_says(name: str) -> None:
+    """Each codec is the one of that name in the file's own footer."""
+    sink = io.BytesIO()
+    encoder = Encoder(sink, TABLE.schema, TableOptions(format="orc", compression=name))
+    encoder.write(TABLE)
+    encoder.close()
+    found = pyarrow.orc.ORCFile(io.BytesIO(sink.getvalue())).compression.lower()
+    assert FORMATS["orc"].suffix(name) == (".orc" if found == "uncompressed" else f".{found}.orc")
+
+
 def test_an_empty_table_is_a_file_with_its_schema(job: Job) -> None:
     """Readers find the columns; a partitioned table of nothing has no file."""
     (body,) = write(job, TABLE.slice(0, 0)).values()
     assert pq.read_schema(io.BytesIO(body)) == TABLE.schema
+
+
+def test_columns_of_nulls_are_rows_too(job: Job) -> None:
+    """Rows that take no memory are counted and written."""
+    (body,) = write(job, pa.table({"x": pa.nulls(3)})).values()
+    assert pq.read_table(io.BytesIO(body)).num_rows == 3
+
+
+def test_directories_are_named_as_asked_and_take_types_that_files_lack(job: Job) -> None:
+    """As in Spark the name's case is the caller's, and only the other columns have to suit the format."""
+    table = pa.table({"dt": pa.array([7], pa.uint8()), "x": [1]})
+    (path,) = write(job, table, partition_by=["DT"], format="orc")
+    assert path.startswith("DT=7/part-")
 
 
 def test_types_become_what_readers_know_without_rounding(job: Job) -> None:
@@ -207,6 +252,11 @@ def test_columns_that_delta_lacks_are_refused_before_any_upload(
             )
         ),
         (pa.table({"deep": [[{"a": dt.timedelta(1)}]]}), {}, UnsupportedColumn, "'deep' has the type dur"),
+        *(
+            (pa.table({"d": pa.DictionaryArray.from_arrays(pa.array(at), pa.array(of), safe=False)}), {},
+             UnsupportedColumn, f"'d' cannot be written .*{says}")
+            for at, of, says in (([5], ["a"], "out of bounds"), ([0], [[1]], "Unsupported cast"))
+        ),
         *(
             (pa.table({"v": pa.array([None], kind)}), {}, UnsupportedColumn, f"'v' has the type {says}")
             for kind, says in (
