@@ -306,5 +306,4 @@ def _copied(store: ObjectStore, bucket: str, file: FileEntry) -> IO[bytes]:
         raise DestinationChanged(
             f"{where} is gone or changed: another job has replaced it, or see: s3commit verify"
         ) from error
-    copy.seek(0)
     return copy

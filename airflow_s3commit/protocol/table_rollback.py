@@ -166,8 +166,7 @@ def change_between(then: Table, now: Table) -> Change:
                     " released to be; nothing was changed"
                 )
     leaving = {name: [n for n in now.live.get(name, ()) if n not in restores[name]] for name in differing}
-    sources = {**then.sources, **now.sources}
-    return Change(then.generation, now.generation, restores, leaving, returning, sources)
+    return Change(then.generation, now.generation, restores, leaving, returning, now.sources)
 
 
 def plan_rollback(context: JobContext, to: int, seen: int | None = None) -> Change:

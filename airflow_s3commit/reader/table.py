@@ -119,13 +119,9 @@ def format_of(paths: Iterable[str], given: str | None) -> str:
 
 def _format_in(path: str) -> str | None:
     """Return the format that a file's name ends with; for text an ending of its compression may follow."""
-    stem, _, last = path.rpartition("/")[2].rpartition(".")
-    if stem and last in FORMATS:
-        return last
-    inner_stem, _, format_ = stem.rpartition(".")
-    if inner_stem and last in _COMPRESSED and format_ in FORMATS and FORMATS[format_].text:
-        return format_
-    return None
+    stem, _, last = path.rpartition(".")
+    format_ = stem.rpartition(".")[2] if last in _COMPRESSED else last
+    return format_ if format_ in FORMATS and (format_ == last or FORMATS[format_].text) else None
 
 
 def _with_spark_type(column: pa.Field) -> pa.Field:
