@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from decimal import Decimal
 from shutil import copyfile
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyiceberg")
 
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.expressions import GreaterThan
 
-from airflow_s3commit import InvalidOption, InvalidRecord, JobOptions, rollback, sweep, write_table
+from airflow_s3commit import (
+    InvalidOption,
+    InvalidRecord,
+    JobOptions,
+    OutcomeUnknown,
+    Unavailable,
+    rollback,
+    sweep,
+    write_job,
+    write_table,
+)
 from airflow_s3commit.compaction import compact
-from airflow_s3commit.iceberg import publish_iceberg
+from airflow_s3commit.iceberg import GENERATION, publish_iceberg
+from airflow_s3commit.tables.columns import footer_text
 from airflow_s3commit.testing import Crash
-from tests.iceberg.conftest import NAME, PARTITIONS, open_catalog, rows, shown
+from tests.iceberg.conftest import NAME, NOON, PARTITIONS, open_catalog, rows, shown
 from tests.iceberg.stopping import Stop, StoppingCatalog, StoppingIO
 
 pytestmark = [pytest.mark.seaweedfs]
@@ -52,7 +66,8 @@ def test_each_generation_is_equal(lake, catalog) -> None:
     assert published == [2, 3, 4, 6, 7, 8, 9]
     for generation in published:
         assert shown(catalog, generation) == lake.truth(generation)
-    assert publish_iceberg(lake.store, lake.uri, catalog, NAME).published == []
+    report = publish_iceberg(lake.store, lake.uri, catalog, NAME)
+    assert (report.generation, report.published) == (9, [])
 
 
 def test_a_table_with_a_history_begins_with_the_newest_generation(lake, catalog) -> None:
@@ -90,13 +105,47 @@ def test_a_table_that_a_replace_has_emptied_is_empty(lake, catalog) -> None:
 
 def test_nothing_is_published_before_the_first_commit(lake, catalog) -> None:
     """A destination without a commit has no columns: no table is created."""
-    lake.abort()
-    report = publish_iceberg(lake.store, lake.uri, catalog, NAME)
-    assert (report.generation, report.published) == (0, [])
-    assert not catalog.table_exists(NAME)
+    for prepare in (list, lake.abort):
+        prepare()
+        report = publish_iceberg(lake.store, lake.uri, catalog, NAME)
+        assert (report.generation, report.published) == (0, [])
+        assert not catalog.table_exists(NAME)
 
 
-def test_files_are_not_opened_and_are_skipped_by_their_bounds(lake, seaweed, tmp_path) -> None:
+def test_what_other_programs_need_to_know_is_in_the_catalog(lake, sql_catalog) -> None:
+    """Who only adds says so, each snapshot has its job, fields differ, and no program may delete files."""
+    sql_catalog.create_namespace("lake")
+    jobs = []
+    for mode in ("append", "append", "replace"):
+        jobs.append(lake.write(rows(0), mode).job_id)
+        publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    table = sql_catalog.load_table(NAME)
+    assert table.properties["gc.enabled"] == "false"
+    assert [one.summary["s3commit.job"] for one in table.snapshots()] == jobs
+    assert [one.summary.operation.value for one in table.snapshots()] == ["append", "append", "overwrite"]
+    assert [field.field_id for field in table.spec().fields] == [1000, 1001, 1002]
+
+
+@pytest.mark.parametrize("answer", [CommitStateUnknownException, CommitFailedException])
+def test_a_catalog_that_does_not_say_or_will_not(answer, lake, sql_catalog, monkeypatch) -> None:
+    """A lost answer is unknown, one change after another is unavailable; both are published later."""
+    sql_catalog.create_namespace("lake")
+    lake.write(rows(0))
+    publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    lake.write(rows(100))
+
+    def fail(*_args, **_more):
+        raise answer("no")
+
+    monkeypatch.setattr(type(sql_catalog), "commit_table", fail)
+    with pytest.raises(OutcomeUnknown if answer is CommitStateUnknownException else Unavailable):
+        publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    monkeypatch.undo()
+    assert publish_iceberg(lake.store, lake.uri, sql_catalog, NAME).published == [3]
+    assert shown(sql_catalog) == lake.truth()
+
+
+def test_files_are_not_opened_and_are_skipped_by_their_bounds(lake, seaweed, tmp_path, bucket) -> None:
     """Rows, nulls, values and bounds come from the log."""
     catalog = open_catalog(
         seaweed.config, tmp_path, StoppingCatalog, **{"py-io-impl": f"{StoppingIO.__module__}.StoppingIO"}
@@ -113,6 +162,13 @@ def test_files_are_not_opened_and_are_skipped_by_their_bounds(lake, seaweed, tmp
     assert len(list(table.scan(row_filter=GreaterThan("id", 99)).plan_files())) == len(PARTITIONS)
     files = table.inspect.files().to_pylist()
     assert {one["record_count"] for one in files} == {2}
+    for one in files:
+        body = lake.store.get(bucket, one["file_path"].removeprefix(f"s3://{bucket}/")).body
+        found, told = pq.read_table(io.BytesIO(body)), one["readable_metrics"]
+        bounds = [told["id"][which] for which in ("lower_bound", "upper_bound")]
+        assert (one["file_size_in_bytes"], bounds) == (len(body), found["id"].to_pylist())
+        counts = (told["name"]["value_count"], told["name"]["null_value_count"])
+        assert (counts, told["id"]["null_value_count"]) == ((2, found["name"].null_count), 0)
     assert all(one["readable_metrics"]["amount"]["lower_bound"] is not None for one in files)
     assert all(one["readable_metrics"]["seen"]["upper_bound"] is not None for one in files)
 
@@ -197,9 +253,10 @@ def test_another_programs_changes_are_refused(lake, catalog) -> None:
     """A table that another program has written to, or has made, is not touched."""
     lake.write(rows(0))
     publish_iceberg(lake.store, lake.uri, catalog, NAME)
-    catalog.create_table("lake.other", pa.schema([("id", pa.int64())]), location=f"{lake.uri}x")
-    with pytest.raises(InvalidOption, match=r"lake\.other is in the catalog already, and is not"):
-        publish_iceberg(lake.store, lake.uri, catalog, "lake.other")
+    for name, place, known in (("lake.a", f"{lake.uri}x", {GENERATION: "0"}), ("lake.b", lake.uri, {})):
+        catalog.create_table(name, pa.schema([("id", pa.int64())]), location=place, properties=known)
+        with pytest.raises(InvalidOption, match=f"{name} is in the catalog already, and is not"):
+            publish_iceberg(lake.store, lake.uri, catalog, name)
     table = catalog.load_table(NAME)
     table.append(table.scan().to_arrow())
     with pytest.raises(InvalidOption, match=r"current snapshot of lake\.flights .* another program"):
@@ -229,6 +286,8 @@ def test_what_iceberg_cannot_have_is_refused_by_name(lake, catalog) -> None:
     [
         (pa.array([Decimal("1.50")]), pa.array([Decimal("1.505")])),
         (pa.array(["a"]), pa.array([b"\xff"])),
+        (pa.array([b"\xff"]), pa.array(["a"])),
+        (pa.array([{"a": Decimal("1.50")}]), pa.array([{"a": Decimal("1.505")}])),
         (pa.array([[1]]), pa.array([{"a": 1}])),
     ],
 )
@@ -253,6 +312,61 @@ def test_a_partition_column_that_was_wider_is_published(lake, sql_catalog) -> No
         write_table(data, lake.uri, store=lake.store, partition_by=["p"], job_options=options)
         publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
         assert sql_catalog.load_table(NAME).scan().to_arrow()["p"].to_pylist() == [value]
+
+
+@pytest.mark.parametrize("by", [["a"], ["b", "a"]])
+def test_other_partition_columns_are_refused(by, lake, sql_catalog) -> None:
+    """Fewer of them, and another order, are named; the table in the catalog stays as it is."""
+    sql_catalog.create_namespace("lake")
+    options = JobOptions(conflict_mode="replace", committer="directory", retain="1d")
+    data = pa.table({"id": [1], "a": [1], "b": [2]})
+    for columns in (["a", "b"], by):
+        write_table(data, lake.uri, store=lake.store, partition_by=columns, job_options=options)
+        if columns != by:
+            publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    with pytest.raises(
+        InvalidOption, match=f"generation 3 .* has the partition columns {by}".replace("[", r"\[")
+    ):
+        publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    assert sql_catalog.load_table(NAME).scan().to_arrow().to_pylist() == data.to_pylist()
+
+
+def test_times_of_directories_are_those_of_their_zone(lake, sql_catalog) -> None:
+    """A directory does not name its zone: the record does; two zones of one column are refused."""
+    sql_catalog.create_namespace("lake")
+    for zone in ("Asia/Tokyo", "UTC"):
+        at = pa.array([NOON], pa.timestamp("us", zone))
+        data = pa.table({"id": [1], "at": at, "local": at.cast(pa.timestamp("us"))})
+        write_table(data, lake.uri, store=lake.store, partition_by=["at", "local"], conflict_mode="append")
+        if zone == "Asia/Tokyo":
+            publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+            (row,) = sql_catalog.load_table(NAME).scan().to_arrow().to_pylist()
+            assert (row["at"], row["local"]) == (NOON, NOON.replace(tzinfo=None))
+    with pytest.raises(InvalidOption, match=r"'at' .* has times of Asia/Tokyo and of UTC"):
+        publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+
+
+def test_maps_are_published(lake, sql_catalog) -> None:
+    """Their keys and values have types of their own, at any depth."""
+    sql_catalog.create_namespace("lake")
+    kind = pa.map_(pa.string(), pa.struct([("a", pa.list_(pa.int64()))]))
+    data = pa.table({"m": pa.array([[("k", {"a": [1, None]})], []], kind)})
+    write_table(data, lake.uri, store=lake.store)
+    publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    assert sql_catalog.load_table(NAME).scan().to_arrow().to_pylist() == data.to_pylist()
+
+
+def test_files_whose_rows_were_not_counted_are_refused(lake, sql_catalog) -> None:
+    """Iceberg must know their number; the key is named."""
+    sql_catalog.create_namespace("lake")
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": [1]}), sink)
+    with write_job(lake.uri, store=lake.store) as job:
+        with job.open("a.parquet") as file:
+            file.write(sink.getvalue())
+        job.describe(1, footer_text(sink.getvalue(), []))
+    with pytest.raises(InvalidOption, match=r"the rows of s3://.*\.parquet were not counted"):
+        publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
 
 
 def test_names_that_are_one_to_iceberg_are_refused(lake, sql_catalog) -> None:
