@@ -9,23 +9,30 @@ from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
+    ForeignRecord,
     InvalidPath,
     InvalidRecord,
+    JobClosed,
     JobFailed,
     NoSuchBucket,
     NotReversible,
     OutcomeUnknown,
     S3CommitError,
+    StoreUnsuitable,
 )
 from airflow_s3commit.present import (
+    _FOR_JOBS,
+    PARTITION_COLUMNS,
     CommandLines,
     after_error,
     amount,
     cost_per_day,
     cost_per_month,
     for_job,
+    replacement,
 )
 from airflow_s3commit.protocol.inspect.jobs import JobDetails, JobSummary
+from airflow_s3commit.protocol.steps.commit import Preview
 from tests.cases import each
 
 FLIGHTS = Destination.parse("s3://lake/flights and more/")
@@ -36,6 +43,22 @@ def test_amounts_say_what_is_known() -> None:
     """Rows only where they were counted, one file in the singular."""
     assert amount(Counts(files=1, bytes=2048, rows=1000)) == "1 file, 2.0 KiB, 1,000 rows"
     assert amount(Counts(files=2, bytes=1, rows=None)) == "2 files, 1 B"
+    assert amount(Counts(files=1, bytes=1, rows=0)) == "1 file, 1 B, 0 rows"
+    assert amount(Counts()) == "0 files, 0 B"
+
+
+def test_what_a_commit_replaces_is_said_with_the_generation() -> None:
+    """The preview counts files, size and partitions, or says that the commit replaces nothing."""
+    some = Preview(generation=4, partitions=["dt=1"], objects=2, bytes=2048)
+    assert replacement(some) == "2 files, 2.0 KiB in 1 partition, as of generation 4"
+    none = Preview(generation=0, partitions=[], objects=0, bytes=0)
+    assert replacement(none) == "nothing, as of generation 0"
+
+
+def test_a_partition_is_described_by_its_counts() -> None:
+    """Each count has a column of its own, the root a name, and statistics that no writer had no number."""
+    shown = [column.text(("", Counts(files=1, bytes=2, rows=3))) for column in PARTITION_COLUMNS]
+    assert shown == ["(root)", "1", "2 B", "3", ""]
 
 
 def test_costs_are_rounded_to_cents() -> None:
@@ -54,6 +77,14 @@ def test_a_command_line_is_quoted_and_leads_to_the_same_store() -> None:
     assert shlex.split(commands.line("commit", "--seal")) == line
     line = [*program, "jobs", FLIGHTS.uri, "--staging", RECORDS.uri, *store_options]
     assert shlex.split(commands.line("jobs")) == line
+
+
+@each("name", ["doctor", "jobs", "log", "pending", "repair", "sweep"])
+def test_a_command_line_names_a_staging_where_the_command_takes_one(name: str) -> None:
+    """A command about a destination gets no job, and the staging only if it has the option."""
+    takes = {param.name for param in program.commands[name].params}
+    words = shlex.split(CommandLines(FLIGHTS, "j1", RECORDS).line(name))
+    assert ("j1" in words, "--staging" in words) == ("job_id" in takes, "staging_root" in takes)
 
 
 def test_steps_after_an_error_depend_on_whether_a_job_is_named() -> None:
@@ -84,6 +115,15 @@ def test_the_next_step_after_any_error_can_be_pasted() -> None:
         program.commands[name].make_context(name, words)
 
 
+def test_the_next_step_for_any_job_can_be_pasted() -> None:
+    """The program accepts the command line of each step for a job, however far that is."""
+    for steps in _FOR_JOBS.values():
+        for _, *command in steps:
+            if command:
+                _, name, *words = shlex.split(CommandLines(FLIGHTS, "j1").line(*command))
+                program.commands[name].make_context(name, words)
+
+
 @each(
     ("kind", "command"),
     [
@@ -92,12 +132,25 @@ def test_the_next_step_after_any_error_can_be_pasted() -> None:
         (InvalidRecord, "repair"),
         (JobFailed, "jobs"),
         (DestinationNotEmpty, "jobs"),
+        (StoreUnsuitable, "doctor"),
     ],
 )
 def test_an_error_about_a_table_suggests_no_change_of_a_job(kind: type[S3CommitError], command: str) -> None:
     """A refused rollback leads to a command that only looks, and runs without a job's id."""
     steps = after_error(kind("refused"), CommandLines(FLIGHTS))
     assert [shlex.split(step.command or "") for step in steps] == [["s3commit", command, FLIGHTS.uri]]
+
+
+@each("kind", [DestinationNotEmpty, InvalidRecord, JobClosed])
+def test_an_error_about_a_job_leads_to_its_state(kind: type[S3CommitError]) -> None:
+    """What to do about a job that refuses a step is said where its state is shown."""
+    (step,) = after_error(kind("refused"), CommandLines(FLIGHTS, "j1"))
+    assert shlex.split(step.command or "") == ["s3commit", "show", FLIGHTS.uri, "j1"]
+
+
+def test_a_foreign_record_of_a_table_has_no_next_step() -> None:
+    """Its message has the next action, because nothing can be rebuilt of a copy."""
+    assert after_error(ForeignRecord("copied"), CommandLines(FLIGHTS)) == []
 
 
 def test_a_path_that_cannot_be_has_no_next_step() -> None:

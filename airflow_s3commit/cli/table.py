@@ -162,7 +162,7 @@ def _next_steps(report: TableReport, commands: CommandLines) -> Iterator[NextSte
     if report.unfinished:
         yield NextStep("see what the unfinished jobs do", commands.line("jobs"))
     if report.leftovers:
-        yield NextStep("finish the jobs that ended", commands.line("sweep"))
+        yield NextStep("finish the jobs that ended", commands.line("sweep", "--older-than", "7d"))
 
 
 @store_command(
