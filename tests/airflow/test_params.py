@@ -64,11 +64,12 @@ def test_the_save_modes_decide_unless_a_mode_is_named(
     assert operator.options["conflict_mode"] == mode
 
 
-def test_the_param_takes_the_three_modes_only() -> None:
-    """The form's field accepts the modes and refuses anything else."""
-    param = conflict_mode_param("append")
-    assert param.resolve() == "append"
-    assert param.resolve("replace") == "replace"
+def test_the_param_takes_the_modes_only() -> None:
+    """The form's field accepts the modes, each as its default too, and refuses anything else."""
+    param = conflict_mode_param()
+    assert param.resolve() == "fail"
+    for mode in ("fail", "append", "replace", "as-written"):
+        assert param.resolve(mode) == conflict_mode_param(mode).resolve() == mode
     with pytest.raises(ParamValidationError):
         param.resolve("overwrite")
 
@@ -94,7 +95,7 @@ AFTER = datetime(2013, 10, 27, 23, 30, tzinfo=UTC)
         ("2013-07-01T06:00:00", "2013-07-01T04:00:00Z"),
         ("2013-07-01 06:00:00+00:00", "2013-07-01T06:00:00Z"),
         (date(2013, 7, 1), "2013-06-30T22:00:00Z"),
-        ("2013-07-01", "2013-06-30T22:00:00Z"),
+        (" 2013-07-01 ", "2013-06-30T22:00:00Z"),
         ("2013-07-01/2013-07-02", "2013-06-30T22:00:00Z"),
         (SimpleNamespace(start=pendulum.datetime(2013, 7, 1), end=None), "2013-07-01T00:00:00Z"),
         # The day before has 25 hours.
@@ -104,6 +105,7 @@ AFTER = datetime(2013, 10, 27, 23, 30, tzinfo=UTC)
         (pendulum.duration(days=1), "2013-10-26T22:30:00Z"),
         ("24h", "2013-10-26T22:30:00Z"),
         ("23h", "2013-10-27T00:30:00Z"),
+        ("0.5s", "2013-10-27T23:29:59.500Z"),
         ("1d12h", "2013-10-26T10:30:00Z"),
         ("PT36H", "2013-10-26T10:30:00Z"),
     ],
