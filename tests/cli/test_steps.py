@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from airflow_s3commit import Destination
+from airflow_s3commit import Destination, JobOptions
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown, StoreRejected, Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
@@ -62,6 +62,20 @@ def test_from_setup_to_commit(lake: Lake, run: RunProgram, files: Path) -> None:
         "dt=4/piped.csv": b"\x00piped",
     }
     assert lake.pending() == []
+
+
+def test_a_job_is_set_up_as_asked(lake: Lake, run: RunProgram) -> None:
+    """Without options it is as one of Python's; the mode of Spark's own writers is none of the command's."""
+    assert run("setup", lake.destination, "--job-id", OURS).exit_code == 0
+    assert lake.job().record().options == JobOptions()
+    words = ("--conflict-mode", "append", "--committer", "magic", "--track-pending", "s3", "--retain", "7d")
+    run("setup", lake.destination, "--job-id", THEIRS, *words, "--publish", "delta", "--name", "nightly")
+    record = lake.job(THEIRS).record()
+    assert record.options == JobOptions(
+        conflict_mode="append", committer="magic", track_pending="s3", retain="7d", publish="delta"
+    )
+    assert "nightly" in record.context.values()
+    assert run("setup", lake.destination, "--conflict-mode", "as-written").exit_code == 2
 
 
 def test_everything_can_come_from_the_environment(lake: Lake, run: RunProgram, files: Path) -> None:
@@ -121,6 +135,47 @@ def test_a_second_put_replaces_the_first(lake: Lake, run: RunProgram, files: Pat
     run("seal", lake.destination, OURS, *STAGE)
     run("commit", lake.destination, OURS, "--seal")
     assert data(lake) == {"dt=1/part.csv": b"second"}
+
+
+def test_puts_to_one_directory_add_up(lake: Lake, run: RunProgram, files: Path) -> None:
+    """Files with names of their own are beside one another, each replaced by its own repetition alone."""
+    run("setup", lake.destination, "--job-id", OURS)
+    (files / "link.csv").symlink_to(files / "dt=1" / "part.csv")
+    for name in ("dt=1/part.csv", "link.csv", "dt=1/part.csv"):
+        assert run("put", lake.destination, OURS, str(files / name), "dt=3/", *STAGE).exit_code == 0
+    run("seal", lake.destination, OURS, *STAGE)
+    run("commit", lake.destination, OURS, "--seal")
+    assert data(lake) == {"dt=3/part.csv": b"day 1\n", "dt=3/link.csv": b"day 1\n"}
+
+
+def test_a_directory_is_put_again_as_it_is_now(lake: Lake, run: RunProgram, files: Path) -> None:
+    """What the last put of a target found, in the directory or in that of a link, is all there is."""
+    run("setup", lake.destination, "--job-id", OURS)
+    top = files.with_name("linked")
+    top.symlink_to(files)
+    assert run("put", lake.destination, OURS, str(top), "of=x/", *STAGE).exit_code == 0
+    (files / "dt=1" / "part.csv").unlink()
+    assert run("put", lake.destination, OURS, str(top), "of=x/", *STAGE).exit_code == 0
+    run("seal", lake.destination, OURS, *STAGE)
+    run("commit", lake.destination, OURS, "--seal")
+    assert data(lake) == {"of=x/dt=2/part.csv": b"day 2\n"}
+
+
+def test_a_put_has_the_media_type_that_it_names(
+    lake: Lake, run: RunProgram, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the option it is that of any bytes."""
+    types: list[str] = []
+    create = lake.store.create_upload
+    monkeypatch.setattr(
+        lake.store,
+        "create_upload",
+        lambda *key, **how: types.append(how["content_type"]) or create(*key, **how),
+    )
+    run("setup", lake.destination, "--job-id", OURS)
+    for words in ((), ("--content-type", "text/csv")):
+        run("put", lake.destination, OURS, str(files / "dt=1" / "part.csv"), "dt=1/", *words, *STAGE)
+    assert [*dict.fromkeys(types)] == ["application/octet-stream", "text/csv"]
 
 
 @pytest.mark.parametrize(
@@ -222,13 +277,19 @@ def test_a_put_leaves_nothing_out_unsaid(
     assert lake.pending() == []
 
 
-def test_a_put_of_parquet_records_the_columns(lake: Lake, run: RunProgram, tmp_path: Path) -> None:
-    """The columns come from the footer of the file, those of the partition from its path."""
-    for name in ("a", "b"):
-        pq.write_table(pa.table({"id": [1, 2], "when": [None, 1.5]}), tmp_path / f"{name}.parquet")
+@pytest.mark.parametrize("piped", [False, True])
+def test_a_put_of_parquet_records_the_columns(
+    lake: Lake, run: RunProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, piped: bool
+) -> None:
+    """The columns come from the footer, in however many pieces it is read, and the path."""
+    monkeypatch.setattr("airflow_s3commit.cli.steps._CHUNK", 100)
     run("setup", lake.destination, "--job-id", OURS, "--conflict-mode", "append")
     for name in ("a", "b"):
-        run("put", lake.destination, OURS, str(tmp_path / f"{name}.parquet"), f"dt={name}/", *STAGE)
+        file = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table({"id": [1, 2], "when": [None, 1.5]}), file)
+        source, body = ("-", file.read_bytes()) if piped else (str(file), None)
+        words = ["put", lake.destination, OURS, source, f"dt={name}/{file.name}", *STAGE]
+        assert CliRunner().invoke(program, words, input=body).exit_code == 0
     run("seal", lake.destination, OURS, *STAGE)
     (text,) = lake.job().commit(stages=[("load", "1")]).schemas
     found = WrittenColumns.of(text, "here")
@@ -239,6 +300,15 @@ def test_a_put_of_parquet_records_the_columns(lake: Lake, run: RunProgram, tmp_p
     ]
     assert (found.format, found.partitions) == ("parquet", ["dt"])
     assert from_text(text, "here").files.names == ["id", "when"]
+
+
+def test_a_published_table_takes_no_file_of_unknown_columns(lake: Lake, run: RunProgram, files: Path) -> None:
+    """Such a file is refused before it is uploaded."""
+    run("setup", lake.destination, "--job-id", OURS, "--publish", "delta")
+    lake.store.calls.clear()
+    refused = run("put", lake.destination, OURS, str(files), *STAGE)
+    assert (refused.exit_code, "are unknown" in refused.stderr) == (3, True)
+    assert not [call for call in lake.store.calls if call.verb == "create_upload"]
 
 
 def test_a_stage_without_a_put_is_sealed_only_on_request(lake: Lake, run: RunProgram) -> None:
@@ -269,7 +339,19 @@ def test_a_set_up_registers_its_destination(lake: Lake, run: RunProgram, *, by_v
     variables = {"S3COMMIT_REGISTRY": registry} if by_variable else {}
     assert run("setup", lake.destination, "--job-id", OURS, *words, **variables).stdout == f"{OURS}\n"
     (entry,) = read_registry(lake.store, Destination.parse(registry))
-    assert entry.record.destination == lake.destination
+    assert (entry.record.destination, entry.record.staging) == (lake.destination, None)
+
+
+def test_a_set_up_registers_its_staging_or_goes_on_without(lake: Lake, run: RunProgram) -> None:
+    """A sweep of the registry looks there too; a registry that cannot be written is only warned of."""
+    registry, staging = "s3://lake/registry/", "s3://lake/tmp/"
+    run("setup", lake.destination, "--registry", registry, "--staging", staging)
+    (entry,) = read_registry(lake.store, Destination.parse(registry))
+    assert entry.record.staging == staging
+    lake.store.before = once("put", "", AccessDenied("no registry for you"))
+    result = run("setup", lake.destination, "--job-id", OURS, "--registry", "s3://lake/other/")
+    assert (result.exit_code, result.stdout) == (0, f"{OURS}\n")
+    assert "no registry for you" in result.stderr
 
 
 def _left_in_commit(lake: Lake, **options: Any) -> None:
@@ -325,8 +407,10 @@ def test_an_abort_that_fails_is_reported_with_its_cause(lake: Lake, run: RunProg
 def test_commit_as_json_is_a_short_manifest(lake: Lake, run: RunProgram) -> None:
     """It is one object, with the manifest's address."""
     lake.sealed(FILES)
+    lake.put(OLD)
     told = plain_json(run("commit", lake.destination, OURS, "--json"))
     assert (told["result"], told["files"], told["bytes"], told["partitions"]) == ("committed", 2, 10, 2)
+    assert told["replaced_bytes"] == 5
     assert told["manifest"] == f"{lake.destination}_s3commit/jobs/{OURS}.json"
 
 
@@ -350,8 +434,21 @@ def test_an_open_job_can_be_sealed_and_committed(lake: Lake, run: RunProgram) ->
     assert refused.exit_code == 3
     assert "is not sealed" in refused.stderr
     assert f"seal and commit it with: s3commit commit {lake.destination} {OURS} --seal" in refused.stderr
-    assert run("commit", lake.destination, OURS, "--seal").exit_code == 0
-    assert len(lake.data()) == 2
+    for _ in range(2):
+        assert run("commit", lake.destination, OURS, "--seal").exit_code == 0
+        assert len(lake.data()) == 2
+
+
+def test_a_sealed_job_takes_no_other_stage(lake: Lake, run: RunProgram) -> None:
+    """A commit with another stage attempt than the job is sealed with is refused; with the same it is made."""
+    job = lake.set_up()
+    for attempt in ("1", "2"):
+        lake.run_stage(job, {f"dt=1/{attempt}.parquet": b"1"}, stage_attempt=attempt)
+    job.seal([("spark", "1")])
+    assert run("commit", lake.destination, OURS, "--stage", "spark:2").exit_code == 3
+    assert lake.data() == {}
+    assert run("commit", lake.destination, OURS, "--stage", "spark:1").exit_code == 0
+    assert list(lake.data()) == [named("dt=1/1.parquet")]
 
 
 def test_of_two_attempts_of_a_stage_one_is_chosen(lake: Lake, run: RunProgram) -> None:
@@ -399,14 +496,36 @@ def test_what_a_person_agreed_to_is_not_exceeded(lake: Lake, run: RunProgram) ->
     assert named("dt=1/late.parquet", THEIRS) in lake.data()
 
 
+def test_a_script_commits_beside_other_jobs(lake: Lake, run: RunProgram) -> None:
+    """Without a terminal nothing was shown that the commit would have to follow."""
+    lake.sealed(FILES)
+    theirs = lake.sealed({"dt=1/late.parquet": b"late"}, job_id=THEIRS, conflict_mode="append")
+    lake.store.before = once("complete_upload", "", theirs.commit)
+    assert run("commit", lake.destination, OURS).exit_code == 0
+    assert set(lake.data()) == {named(path) for path in FILES}
+
+
+def test_a_generation_that_is_named_is_not_asked_about(lake: Lake, run: RunProgram) -> None:
+    """A person who names one has decided, and the commit keeps to that one and no newer."""
+    lake.sealed(FILES)
+    lake.sealed({"dt=1/late.parquet": b"late"}, job_id=THEIRS).commit()
+    refused = run("commit", lake.destination, OURS, "--generation", "1", typed="y\n")
+    assert (refused.exit_code, "Continue?" in refused.stderr) == (3, False)
+    assert named("dt=1/late.parquet", THEIRS) in lake.data()
+
+
+@pytest.mark.parametrize("seals", [False, True])
 @pytest.mark.parametrize(("answer", "code", "gone"), [("n\n", 1, False), ("y\n", 0, True)])
 def test_a_person_is_asked_before_data_is_replaced(
-    lake: Lake, run: RunProgram, answer: str, code: int, *, gone: bool
+    lake: Lake, run: RunProgram, answer: str, code: int, *, gone: bool, seals: bool
 ) -> None:
-    """The question says how much is affected; a no leaves the job unchanged."""
+    """The question says how much is affected, also if the command seals the job; a no replaces nothing."""
     lake.put(OLD)
-    lake.sealed(FILES)
-    result = run("commit", lake.destination, OURS, typed=answer)
+    if seals:
+        lake.run_stage(lake.set_up(), FILES)
+    else:
+        lake.sealed(FILES)
+    result = run("commit", lake.destination, OURS, *(["--seal"] if seals else []), typed=answer)
     assert "1 file, 5 B" in result.stderr
     assert result.exit_code == code
     assert ("dt=1/old.parquet" not in lake.data()) == gone
@@ -425,9 +544,10 @@ def test_abort_leaves_nothing_pending(lake: Lake, run: RunProgram) -> None:
     """No upload or record is left, and a second run has nothing to do, without an error."""
     lake.put(OLD)
     lake.sealed(FILES)
-    result = run("abort", lake.destination, OURS)
+    result = run("abort", lake.destination, OURS, "--reason", "wrong input")
     assert result.exit_code == 0
     assert "2 uploads discarded" in result.stdout
+    assert "wrong input" in run("show", lake.destination, OURS).stdout
     assert lake.pending() == []
     assert set(lake.data()) == set(OLD)
     again = run("abort", lake.destination, OURS, "--json")
