@@ -302,6 +302,14 @@ def test_a_put_of_parquet_records_the_columns(
     assert from_text(text, "here").files.names == ["id", "when"]
 
 
+def test_a_file_that_only_looks_like_parquet_is_put(lake: Lake, run: RunProgram, tmp_path: Path) -> None:
+    """Its columns stay unknown, as those of any other file."""
+    (tmp_path / "notes.parquet").write_text("no footer")
+    run("setup", lake.destination, "--job-id", OURS)
+    assert run("put", lake.destination, OURS, str(tmp_path / "notes.parquet"), *STAGE).exit_code == 0
+    assert len(lake.pending()) == 1
+
+
 def test_a_published_table_takes_no_file_of_unknown_columns(lake: Lake, run: RunProgram, files: Path) -> None:
     """Such a file is refused before it is uploaded."""
     run("setup", lake.destination, "--job-id", OURS, "--publish", "delta")
@@ -440,7 +448,7 @@ def test_an_open_job_can_be_sealed_and_committed(lake: Lake, run: RunProgram) ->
 
 
 def test_a_sealed_job_takes_no_other_stage(lake: Lake, run: RunProgram) -> None:
-    """A commit with another stage attempt than the job is sealed with is refused; with the same it is made."""
+    """A commit with another stage attempt than the seal has is refused; with the same it is made."""
     job = lake.set_up()
     for attempt in ("1", "2"):
         lake.run_stage(job, {f"dt=1/{attempt}.parquet": b"1"}, stage_attempt=attempt)
@@ -711,29 +719,35 @@ def test_the_jobs_are_listed(dead: DeadJob, run: RunProgram) -> None:
     result = run("adopt", SALES)
     assert result.exit_code == 0
     assert UUID in result.stdout
-    told = plain_json(run("adopt", SALES, "--json"))
-    assert [(job["pendingsets"], job["uploads"], job["others"]) for job in told["jobs"]] == [(3, 3, 1)]
+    for words in ((), (UUID,)):
+        told = plain_json(run("adopt", SALES, *words, "--json"))
+        assert [(job["pendingsets"], job["uploads"], job["others"]) for job in told["jobs"]] == [(3, 3, 1)]
+    assert plain_json(run("adopt", SALES, "another", "--json"))["jobs"] == []
     assert dead.everything() == before
 
 
 @pytest.mark.parametrize("verb", ["--commit", "--abort"])
 def test_a_dry_run_is_the_default(dead: DeadJob, run: RunProgram, verb: str) -> None:
-    """It says what would be done and changes nothing."""
+    """It says what would be done, as it then is, and changes nothing."""
     before = dead.everything()
     result = run("adopt", SALES, UUID, verb)
     assert result.exit_code == 0
     assert "dry run: nothing was changed" in result.stdout
+    assert ("and discard 1 of" if verb == "--commit" else "discard 4 uploads,") in result.stdout
     told = plain_json(run("adopt", SALES, UUID, verb, "--json"))
     assert (told["would"], told["job"]["uploads"]) == (verb.removeprefix("--"), 3)
     assert dead.everything() == before
 
 
 def test_a_job_is_finished(dead: DeadJob, run: RunProgram) -> None:
-    """Every committed file is visible, nothing stays pending, and a second run says the same."""
+    """Every committed file is visible beside older ones, and a second run says the same."""
+    old = {f"{path.rpartition('/')[0]}/old.parquet".removeprefix("/"): b"old" for path in dead.contents}
+    for path, body in old.items():
+        dead.put(path, body)
     for _ in range(2):
         told = plain_json(run("adopt", SALES, UUID, "--commit", "--apply", "--json"))
         assert (told["result"], told["files"]) == ("committed", 3)
-    assert dead.visible() == dead.contents
+    assert dead.visible() == dead.contents | old
     assert dead.pending_keys() == []
 
 
@@ -771,7 +785,27 @@ def test_damage_and_gaps_are_doubts(dead: DeadJob, run: RunProgram) -> None:
     assert result.exit_code == 1
     assert "have no pendingset" in result.stdout
     assert keys[0] in result.stdout
+    listed = run("adopt", SALES).stdout
+    assert ("have no pendingset" in listed, keys[0] in listed) == (True, True)
     assert run("adopt", SALES, UUID, "--commit", "--apply").exit_code == 3
+
+
+def test_a_gap_stops_a_commit_and_no_abort(dead: DeadJob, run: RunProgram) -> None:
+    """A dry run has the verdict of what it would do, for people and for scripts."""
+    dead.store.delete("lake", [key for key in dead.keys("sales/__magic_job") if key.endswith("set")][1])
+    assert plain_json(run("adopt", SALES, UUID, "--commit", "--json"))["refused"]
+    assert "it would be refused" in run("adopt", SALES, UUID, "--commit").stdout
+    discarding = run("adopt", SALES, UUID, "--abort")
+    assert (discarding.exit_code, "it would discard" in discarding.stdout) == (0, True)
+
+
+def test_a_job_that_was_active_lately_is_left_alone(dead: DeadJob, run: RunProgram) -> None:
+    """A dry run says that it may be alive, and the command itself is refused unless it is forced."""
+    words = (UUID, "--commit", "--older-than", "5000w")
+    dry = run("adopt", SALES, *words)
+    assert (dry.exit_code, "perhaps alive" in dry.stdout) == (1, True)
+    assert run("adopt", SALES, *words, "--apply").exit_code == 3
+    assert run("adopt", SALES, *words, "--force").exit_code == 0
 
 
 def test_the_number_of_tasks_can_be_required(dead: DeadJob, run: RunProgram) -> None:
@@ -791,7 +825,12 @@ def test_a_missing_job_is_a_finding(dead: DeadJob, run: RunProgram) -> None:
 
 @pytest.mark.parametrize(
     "args",
-    [("--apply",), ("--commit",), (UUID, "--commit", "--abort")],
+    [
+        ("--apply",),
+        ("--commit",),
+        (UUID, "--commit", "--abort"),
+        ("--pendingsets", "s3://lake/x/"),
+    ],
 )
 def test_contradictions_are_mistakes(dead: DeadJob, run: RunProgram, args: tuple[str, ...]) -> None:
     """The action and its job must each be named once."""
