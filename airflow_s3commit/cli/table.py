@@ -75,9 +75,8 @@ def doctor(session: Session, *, policy: bool) -> ExitCode:
 
 
 def _partition(region: str) -> str:
-    if region.startswith("cn-"):
-        return "aws-cn"
-    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+    names = {"cn-": "aws-cn", "us-gov-": "aws-us-gov", "eusc-": "aws-eusc"}
+    return next((name for start, name in names.items() if region.startswith(start)), "aws")
 
 
 def _diagnosis_views(diagnosis: Diagnosis) -> Iterator[Text]:

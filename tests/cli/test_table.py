@@ -13,6 +13,7 @@ from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
 from airflow_s3commit.testing import StoreCall
+from tests.cases import each
 from tests.cli.conftest import FILES, RunProgram, plain_json
 from tests.fakes import ManualClock
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named
@@ -75,6 +76,23 @@ def test_the_policies_are_printed_ready_to_paste(lake: Lake, run: RunProgram) ->
     told = run("doctor", DEST, "--policy", *options, FORCE_COLOR="1", COLUMNS="40").stdout
     assert key in json.dumps(json.loads(told))
     assert set(plain_json(run("doctor", DEST, "--policy", "--json"))) == {"policy"}
+
+
+@each(
+    ("region", "partition"),
+    [
+        ("eu-west-1", "aws"),
+        ("cn-north-1", "aws-cn"),
+        ("us-gov-west-1", "aws-us-gov"),
+        ("eusc-de-east-1", "aws-eusc"),
+    ],
+)
+def test_a_policy_is_of_the_partition_of_its_region(run: RunProgram, region: str, partition: str) -> None:
+    """Every partition of AWS has names of its own for the same bucket."""
+    policies = run("doctor", DEST, "--policy", "--region", region).stdout
+    assert {part.partition(":s3")[0] for part in policies.split('"') if part.startswith("arn:")} == {
+        f"arn:{partition}"
+    }
 
 
 OPTIONS = (
@@ -176,6 +194,7 @@ def test_a_damaged_log_is_named(lake: Lake, run: RunProgram) -> None:
     assert result.exit_code == 1
     assert "not known: the log is damaged" in result.stdout
     assert f"log: s3://lake/{HOME}log/{1:020d}.json: " in result.stdout
+    assert "see which records can be rebuilt" not in result.stdout
 
 
 def test_missing_and_changed_files_of_a_job_are_named(lake: Lake, run: RunProgram) -> None:
@@ -193,10 +212,16 @@ def test_missing_and_changed_files_of_a_job_are_named(lake: Lake, run: RunProgra
     assert told["missing"] == [ROOT + named("dt=1/part-0.parquet")]
 
 
-def test_many_findings_are_cut_and_counted(lake: Lake, run: RunProgram) -> None:
-    """A person sees twenty names."""
+def test_many_findings_are_cut_and_counted(
+    lake: Lake, run: RunProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person sees twenty names, and how many more there are, also of those that no report names."""
     lake.sealed(FILES).commit()
     lake.put({f"dt=1/foreign-{n:02d}.parquet": b"x" for n in range(30)})
+    with monkeypatch.context() as shorter:
+        shorter.setattr("airflow_s3commit.protocol.inspect.verify_table.MAX_NAMED", 25)
+        shown = run("verify", lake.destination).stdout
+        assert "… and 10 more foreign; --json has up to 25" in shown
     result = run("verify", lake.destination)
     assert "… and 10 more foreign" in result.stdout
     assert len(plain_json(run("verify", lake.destination, "--json"))["foreign"]) == 30
