@@ -10,13 +10,13 @@ import pytest
 
 from airflow_s3commit import Destination, MemoryStore, register_destination, write_table
 from airflow_s3commit.cli.app import program
-from airflow_s3commit.exceptions import Unavailable
+from airflow_s3commit.exceptions import AccessDenied, Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.cli.conftest import FILES, RunProgram, plain_json
 from tests.fakes import ManualClock
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
 
 DEST = "s3://lake/flights/"
 DAY = 86_400.0
@@ -368,6 +368,19 @@ def test_a_repair_is_a_dry_run_by_default(lake: Lake, run: RunProgram) -> None:
     assert len(plain_json(run("repair", lake.destination, "--apply", "--json"))["repaired"]) == 1
     assert lake.get(key) == before
     assert "nothing to repair" in run("repair", lake.destination, "--apply").stdout
+    assert "dry run" not in run("repair", lake.destination).stdout
+
+
+def test_a_repair_that_fails_says_what_is_left(lake: Lake, run: RunProgram) -> None:
+    """What the store refuses is a finding with its error, and the same command ends it."""
+    lake.sealed(FILES).commit()
+    lake.tamper(lake.receipt_key(), cut=3)
+    lake.store.before = once("put", lake.receipt_key(), AccessDenied("no writing here"))
+    failed = run("repair", lake.destination, "--apply")
+    lake.store.rest()
+    assert (failed.exit_code, "FAILED: " in failed.stdout) == (1, True)
+    assert "no writing here" in failed.stdout.replace("\n", " ")
+    assert run("repair", lake.destination, "--apply").exit_code == 0
 
 
 def test_a_wrong_prefix_is_not_called_sound(lake: Lake, run: RunProgram) -> None:
@@ -390,6 +403,7 @@ def test_what_cannot_be_rebuilt_is_a_finding(lake: Lake, run: RunProgram) -> Non
     lake.tamper(f"{HOME}log/{1:020d}.json", cut=3)
     result = run("repair", lake.destination, "--apply")
     assert (result.exit_code, "CANNOT BE REBUILT" in result.stdout) == (1, True)
+    assert "nothing to repair" not in result.stdout
 
 
 def test_a_copy_gets_a_log_of_its_own(lake: Lake, run: RunProgram) -> None:
