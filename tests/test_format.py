@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import time
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,11 +15,13 @@ from airflow_s3commit._format import (
     Column,
     age,
     facts,
+    length,
     moment,
     number,
     plain,
     seconds_of,
     several,
+    shortened,
     shown,
     size,
     some,
@@ -66,16 +69,20 @@ def test_sizes_are_binary(count: int | None, words: str) -> None:
     assert size(count) == words
 
 
-def test_moments_are_in_utc() -> None:
+def test_moments_are_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine's time zone does not change what is shown."""
-    assert moment(1_700_000_000_000) == "2023-11-14 22:13:20 UTC"
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert moment(1_700_000_000_000) == "2023-11-14 22:13:20 UTC"
+    time.tzset()
     assert moment(None) == "?"
 
 
 def test_control_characters_are_shown_as_text() -> None:
     """Nothing that others wrote can steer a terminal."""
     assert plain("a\x1b[31m\nb\x9b") == "a\\x1b[31m\\x0ab\\x9b"
-    assert plain("a\u2028b\u202ec\u2066d\ud800") == "a\\u2028b\\u202ec\\u2066d\\ud800"
+    assert plain("a\u2028b\u202ec\u2066d\ufeffe\ud800") == "a\\u2028b\\u202ec\\u2066d\\ufeffe\\ud800"
     assert plain("äé\u200c\U0001f600") == "äé\u200c\U0001f600"
 
 
@@ -97,6 +104,7 @@ def test_no_number_is_too_absurd_to_be_shown(absurd: int) -> None:
         ("30s", 30.0),
         ("1w", 604_800.0),
         ("1d12h", 129_600.0),
+        (" 1d 12h ", 129_600.0),
         ("0.5h", 1_800.0),
     ],
 )
@@ -145,6 +153,13 @@ def test_facts_are_those_that_are_known() -> None:
 def test_values_are_shown_by_their_kind(value: object, text: str) -> None:
     """Without a formatter a value is text, a count, yes or no, or names with values."""
     assert shown(value) == text
+
+
+def test_a_list_is_counted_and_its_first_names_are_shown() -> None:
+    """None of three names is left out, and of four the last is counted; an empty list is no unknown one."""
+    assert shortened(["a", "b", "c"]) == "a, b, c"
+    assert shortened(["a", "b", "c", "d"]) == "a, b, c and 1 more"
+    assert [length(values) for values in ({}, {"a": 1}, None)] == ["0", "1", ""]
 
 
 def test_every_column_has_a_field() -> None:

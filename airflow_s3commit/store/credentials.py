@@ -22,7 +22,7 @@ _VISIBLE = re.compile(r"[!-~]*")
 _PLAIN_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.~-]+)*", re.ASCII)
 #: Secret keys: any text in UTF-8, without control characters and without spaces around it.
 _SECRET = re.compile(r"(?!\s)[^\x00-\x1f\x7f\ud800-\udfff]+(?<!\s)")
-_USERINFO = re.compile(r"(?:(?<=//)|\A(?!.*//)).*(?:@|%40)", re.DOTALL | re.IGNORECASE)
+_USERINFO = re.compile(r"(?:(?<=//)|\A(?!.*//)).*(?:@|%40)", re.DOTALL)
 _QUERY = re.compile(r"\?.*", re.DOTALL)
 
 
