@@ -120,10 +120,7 @@ class RememberingStore(ForwardingStore):
                 else:
                     held.append((tag, found))
 
-        for outcome in self.inner.perform(rest()):
-            yield from held
-            held.clear()
-            yield outcome
+        yield from self.inner.perform(rest())
         yield from held
 
     def _forget(self, bucket: str, keys: Iterable[str]) -> None:

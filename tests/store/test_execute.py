@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -216,8 +217,20 @@ def test_pauses_are_drawn_from_zero_on() -> None:
 def test_the_store_says_how_long() -> None:
     """A pause that the store asks for replaces the drawn one."""
     clock = ManualClock()
-    policy(clock).run(scripted(Unavailable("busy", retry_after=7.0), Unavailable("busy"), "fine"))
-    assert clock.slept == [7.0, 0.2]
+    asked = [Unavailable("busy", retry_after=seconds) for seconds in (7.0, None, 0.0)]
+    policy(clock).run(scripted(*asked, "fine"))
+    assert clock.slept == [7.0, 0.2, 0.0]
+
+
+def test_each_retry_is_told() -> None:
+    """The error of an attempt is passed on if another attempt follows, and before its pause."""
+    clock = ManualClock()
+    told: list[tuple[str, int]] = []
+    steps = [Unavailable("busy"), OutcomeUnknown("lost"), Unavailable("too late", retry_after=60.0)]
+    patient = replace(policy(clock), on_retry=lambda error: told.append((str(error), len(clock.slept))))
+    with pytest.raises(OutcomeUnknown):
+        patient.run(scripted(*steps))
+    assert told == [("busy", 0), ("lost", 1)]
 
 
 def test_no_attempt_begins_after_the_deadline() -> None:
@@ -276,6 +289,7 @@ def test_the_window_doubles_every_round_trip() -> None:
 def test_a_narrow_bound_is_kept() -> None:
     """A window that may not be as wide as the first one is as wide as it may be, and no wider."""
     throttle = Throttle(ManualClock(), most=7, per_second=None)
+    assert throttle.window == 7
     throttle.succeeded(1_000)
     assert throttle.window == 7
 

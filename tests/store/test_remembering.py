@@ -15,8 +15,8 @@ from airflow_s3commit.store.remembering import RememberingStore
 
 @pytest.fixture
 def counted() -> CountingStore:
-    """Return a counted store in memory."""
-    return CountingStore(MemoryStore(("lake",)))
+    """Return a counted store in memory, whose time stands still."""
+    return CountingStore(MemoryStore(("lake", "other"), now=lambda: 1_000.0))
 
 
 def test_what_was_created_is_not_read_again(counted: CountingStore) -> None:
@@ -27,13 +27,14 @@ def test_what_was_created_is_not_read_again(counted: CountingStore) -> None:
     before = counted.counters["object_put_requests"]
     found = store.get("lake", "a")
     assert (found.body, found.info.etag) == (b"1", written.etag)
-    outcomes = list(store.perform([(key, Get("lake", key, 10)) for key in ("a", "b", "c")]))
+    outcomes = list(store.perform([(key, Get("lake", key, 10)) for key in ("b", "c", "a")]))
     several = dict(outcomes)
     assert len(outcomes) == len(several) == 3
     assert several["a"].body == b"1"  # type: ignore[union-attr]
     assert several["b"].body == b"2"  # type: ignore[union-attr]
     assert isinstance(several["c"], NoSuchKey)
     assert counted.counters == {"object_put_requests": before, "action_http_get_request": 2}
+    assert found == several["a"] == counted.get("lake", "a")
 
 
 def test_what_is_there_is_not_created_again(counted: CountingStore) -> None:
@@ -83,9 +84,12 @@ def test_little_is_remembered(counted: CountingStore) -> None:
     for number in range(65):
         store.put("lake", str(number), b"1", if_none_match=True)
     store.put("lake", "large", bytes(300_000), if_none_match=True)
-    for key in ("0", "large", "64"):
+    asked = {}
+    for key in ("0", "1", "64", "large"):
+        before = counted.counters.get("action_http_get_request", 0)
         store.get("lake", key)
-    assert counted.counters["action_http_get_request"] == 2
+        asked[key] = counted.counters.get("action_http_get_request", 0) - before
+    assert asked == {"0": 1, "1": 0, "64": 0, "large": 1}
 
 
 def test_what_others_change_is_not_remembered(counted: CountingStore) -> None:
@@ -101,6 +105,7 @@ def test_what_others_change_is_not_remembered(counted: CountingStore) -> None:
 def test_a_listing_is_believed(counted: CountingStore, now: str, recursive: bool) -> None:
     """What a listing lacks, or shows as another object, is forgotten, and nothing that it does not cover."""
     store = RememberingStore(counted)
+    store.put("other", "log/2", b"1", if_none_match=True)
     for key in ("log/1", "log/2", "log/2/deeper", "other"):
         store.put("lake", key, b"1", if_none_match=True)
     for key in ("log/1", "log/2", "log/2/deeper", "other"):
@@ -113,6 +118,9 @@ def test_a_listing_is_believed(counted: CountingStore, now: str, recursive: bool
     below = ["log/2"] if not recursive else ["log/2", "log/2/deeper"]
     every = ["log/1", "log/2", "log/2/deeper", "other"]
     assert remembered == (every if now == "the same" else [key for key in every if key not in below])
+    assert counted.counters.get("action_http_get_request", 0) == (0 if now == "the same" else len(below))
+    counted.delete("other", "log/2")
+    assert store.get("other", "log/2").body == b"1"
 
 
 @pytest.mark.parametrize("now", ["gone", "another", "the same"])
