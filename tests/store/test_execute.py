@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,11 @@ from airflow_s3commit.store.execute import (
     FIRST_WINDOW,
     RetryPolicy,
     Throttle,
+    in_batches,
     in_threads,
     make_call,
     one_by_one,
+    outcomes,
     with_threads,
 )
 from airflow_s3commit.store.memory import MemoryStore
@@ -94,41 +97,103 @@ def test_one_by_one_keeps_the_order() -> None:
             drawn.append(tag)
             yield tag, call
 
-    outcomes = one_by_one(MemoryStore(), source())
-    assert next(outcomes)[0] == 0
+    made = one_by_one(MemoryStore(), source())
+    assert next(made)[0] == 0
     assert drawn == [0]
-    assert [tag for tag, _ in outcomes] == [1, 2, 3, 4]
+    assert [tag for tag, _ in made] == [1, 2, 3, 4]
 
 
 def test_threads_work_at_the_same_time() -> None:
     """As many calls are under way at once as there are threads."""
     store = SlowStore(together=4)
     store.put("lake", "k", b"")
-    outcomes = list(with_threads(store, heads(8), threads=4))
-    assert sorted(tag for tag, _ in outcomes) == list(range(8))
-    assert all(isinstance(outcome, ObjectInfo) for _, outcome in outcomes)
+    made = list(with_threads(store, heads(8), threads=4))
+    assert sorted(tag for tag, _ in made) == list(range(8))
+    assert all(isinstance(outcome, ObjectInfo) for _, outcome in made)
 
 
 def test_threads_make_every_call_once() -> None:
     """Each of many more calls than threads has one outcome."""
-    outcomes = list(with_threads(MemoryStore(), heads(500), threads=3))
-    assert sorted(tag for tag, _ in outcomes) == list(range(500))
+    made = list(with_threads(MemoryStore(), heads(500), threads=3))
+    assert sorted(tag for tag, _ in made) == list(range(500))
 
 
 def test_threads_draw_little_ahead() -> None:
-    """No more than two calls a thread are drawn before the first outcome is taken."""
+    """No more than two calls a thread are drawn ahead of the outcomes that are taken."""
     drawn: list[int] = []
+    more = threading.Event()
+
+    class Store(MemoryStore):
+        def head(self, bucket: str, key: str) -> ObjectInfo:
+            assert key == "0" or more.wait(30)
+            return super().head(bucket, key)
 
     def source() -> Iterator[tuple[int, Call]]:
-        for tag, call in heads(100):
+        for tag in range(100):
             drawn.append(tag)
-            yield tag, call
+            if tag == 6:
+                more.set()
+            yield tag, Head("lake", str(tag))
 
-    outcomes = with_threads(MemoryStore(), source(), threads=3)
-    next(outcomes)
+    made = with_threads(Store(), source(), threads=3)
+    assert next(made)[0] == 0
     assert len(drawn) == 6
-    outcomes.close()  # type: ignore[attr-defined]
-    assert len(drawn) == 6
+    next(made)
+    assert len(drawn) == 7
+    made.close()  # type: ignore[attr-defined]
+    assert len(drawn) == 7
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_calls_that_have_not_begun_are_not_made(in_order: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once nobody takes outcomes any more, calls under way are waited for, and no other is made."""
+    begun, closed = threading.Event(), threading.Event()
+    made: list[int] = []
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            closed.set()
+            super().shutdown(wait=wait)
+
+    def make(number: int) -> None:
+        if number:
+            begun.set()
+            closed.wait(30)
+        else:
+            begun.wait(30)
+        made.append(number)
+
+    class Store(MemoryStore):
+        def head(self, bucket: str, key: str) -> ObjectInfo:
+            make(int(key))
+            return super().head(bucket, key)
+
+    monkeypatch.setattr("airflow_s3commit.store.execute.ThreadPoolExecutor", Pool)
+    calls = ((number, Head("lake", str(number))) for number in range(9))
+    results = in_threads(make, range(9), 2) if in_order else with_threads(Store(), calls, 2)
+    next(results)
+    results.close()  # type: ignore[attr-defined]
+    assert {0, 1} <= set(made) <= {0, 1, 2}
+
+
+def test_only_expected_errors_are_outcomes() -> None:
+    """An error that the caller does not expect is raised, and not taken for what became of a call."""
+    store = MemoryStore()
+    store.put("lake", "k", b"")
+    found = dict(outcomes(store, [*heads(1), (1, Head("lake", "gone"))], NoSuchKey))
+    assert (type(found[0]), type(found[1])) == (ObjectInfo, NoSuchKey)
+    with pytest.raises(NoSuchKey):
+        list(outcomes(store, [(1, Head("lake", "gone"))], NoSuchBucket))
+
+
+def test_no_item_is_left_out_of_the_batches() -> None:
+    """Batches are full but for the last one, drawn one at a time."""
+    drawn = iter(range(7))
+    batches = in_batches(drawn, 3)
+    assert (next(batches), next(drawn)) == ([0, 1, 2], 3)
+    assert list(batches) == [[4, 5, 6]]
+    assert list(in_batches(range(4), 3)) == [[0, 1, 2], [3]]
 
 
 def test_no_calls_no_outcomes() -> None:
