@@ -41,7 +41,7 @@ def iam_policies(
     Args:
         staging_root: The directory of the jobs' stagings, if not below the destination.
         object_options: The object options of the jobs. A key must be given by its ARN.
-        partition: The AWS partition of the buckets: ``aws``, ``aws-cn`` or ``aws-us-gov``.
+        partition: The AWS partition of the buckets: ``aws``, ``aws-cn``, ``aws-us-gov`` or ``aws-eusc``.
     """
     options = object_options or ObjectOptions()
     kms_key = options.sse_kms_key_id or ""
