@@ -277,6 +277,9 @@ def test_bounds_are_those_of_all_row_groups(
         (pa.float64(), [1.0, float("nan"), None, 2.0]),
         (pa.float32(), [float("inf"), None, float("-inf")]),
         (pa.string(), ["x" * 5_000, None]),
+        (pa.string(), ["x" * 5_000, None, "a"]),
+        (pa.string(), ["a", None, "x" * 5_000]),
+        (pa.float64(), [None, None]),
         (pa.int64(), [None, None, None]),
     ],
 )
@@ -308,6 +311,7 @@ def test_bounds_of_long_texts_compare_as_the_texts_do(values: list[str], other: 
     """A cut bound lies outside of all values, and on the same side of every text of its length."""
     found = of(values, pa.string())
     assert isinstance(found.least, str)
+    assert len(found.least) <= 128
     assert found.least <= min(values)
     assert (found.least >= other) == (min(values) >= other)
     if not max(values).startswith("\U0010ffff" * 128) or len(max(values)) == 128:
@@ -325,9 +329,21 @@ def test_the_greatest_long_text_ends_in_the_next_character(last: str, after: str
 
 
 def test_years_that_python_has_not_are_no_bounds() -> None:
-    """A date that Spark knows and Python doesn't leaves its column without bounds."""
+    """A date or time that Spark knows and Python doesn't leaves its column without bounds."""
     days = pa.array([-900_000, 4_000_000], pa.int32()).cast(pa.date32())
-    assert statistics(pa.table({"d": days}))["d"] == ColumnStatistics(values=2, nulls=0)
+    times = pa.array([-(2**60), 2**60], pa.int64())
+    for column in (days, times.cast(pa.timestamp("us")), times.cast(pa.timestamp("us", "UTC"))):
+        assert statistics(pa.table({"d": column}))["d"] == ColumnStatistics(values=2, nulls=0)
+
+
+def test_wide_tables_have_statistics_of_their_first_columns() -> None:
+    """A record has those of 32 columns, of which each has its own."""
+    found = statistics(pa.table({f"c{number}": [number, None] for number in range(40)}))
+    one = {
+        f"c{number}": ColumnStatistics(values=1, nulls=1, least=number, greatest=number)
+        for number in range(32)
+    }
+    assert found == one
 
 
 def test_a_file_without_rows_says_so() -> None:

@@ -25,7 +25,7 @@ from airflow_s3commit.protocol.steps.fold import manifest_files
 from airflow_s3commit.protocol.write_job import write_table
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.tables.columns import UnsupportedColumn, UnsupportedPartition
-from airflow_s3commit.tables.encoder import Encoder
+from airflow_s3commit.tables.encoder import Encoder, check_columns
 from airflow_s3commit.tables.options import FORMATS, TableOptions
 from airflow_s3commit.tables.write import file_stem
 from airflow_s3commit.testing import FaultyStore
@@ -164,6 +164,41 @@ def test_an_orc_file_has_the_compression_that_its_name_says(name: str) -> None:
     assert FORMATS["orc"].suffix(name) == (".orc" if found == "uncompressed" else f".{found}.orc")
 
 
+_DAY = 86_400_000_000
+
+
+@each(
+    ("kind", "edge", "step"),
+    [
+        (pa.date32(), -141_427, 1),
+        (pa.timestamp("us"), -141_427 * _DAY, 1_000_000),
+        (pa.timestamp("us", "UTC"), 0, 1),
+        (pa.timestamp("us"), -1_000_000, 1),
+    ],
+)
+def test_orc_has_no_time_that_spark_reads_as_another(kind: pa.DataType, edge: int, step: int) -> None:
+    """From 1582-10-15 on days are written, and before 1970 whole seconds; what comes before is refused."""
+
+    def encode(value: int) -> None:
+        table = pa.table(
+            {"t": pa.array([None, value], pa.int32() if kind == pa.date32() else None).cast(kind)}
+        )
+        encoder = Encoder(io.BytesIO(), table.schema, TableOptions(format="orc"))
+        encoder.write(table)
+        encoder.close()
+
+    encode(edge)
+    with pytest.raises(UnsupportedColumn, match=r"column 't' has (dates|times) before"):
+        encode(edge - step)
+
+
+@each("kind", [pa.uint8(), pa.null(), pa.time32("s"), pa.list_(pa.int8()), pa.map_(pa.string(), pa.int8())])
+def test_types_that_orc_lacks_are_refused(kind: pa.DataType) -> None:
+    """They would come back as others, or not as they were."""
+    with pytest.raises(UnsupportedColumn, match=r"'x' has the type .* cannot write to ORC"):
+        check_columns(pa.schema([("x", kind)]), "orc")
+
+
 def test_an_empty_table_is_a_file_with_its_schema(job: Job) -> None:
     """Readers find the columns; a partitioned table of nothing has no file."""
     (body,) = write(job, TABLE.slice(0, 0)).values()
@@ -192,18 +227,43 @@ def test_types_become_what_readers_know_without_rounding(job: Job) -> None:
             "ns": pa.array([1_000], pa.timestamp("ns", "UTC")),
             "n": pa.array([[Decimal("1.5")]], pa.large_list(pa.decimal256(20, 2))),
             "half": pa.array([1.5], pa.float16()),
+            "day": pa.array([dt.date(2020, 1, 1)], pa.date64()),
         }
     )
     (body,) = write(job, table).values()
     schema = pq.read_schema(io.BytesIO(body))
     assert schema.types[:3] == [pa.uint32(), pa.timestamp("us"), pa.timestamp("us", "UTC")]
-    assert schema.types[3:] == [pa.list_(pa.field("element", pa.decimal128(20, 2))), pa.float32()]
+    assert schema.types[3:] == [
+        pa.list_(pa.field("element", pa.decimal128(20, 2))),
+        pa.float32(),
+        pa.date32(),
+    ]
     late = pa.table({"ns": pa.array([1_001], pa.timestamp("ns"))})
     with (
         job.task_attempt("more", "1", "0", "1") as attempt,
         pytest.raises(UnsupportedColumn, match=r"'ns' .*would lose data"),
     ):
         attempt.write_table(late)
+
+
+def test_types_of_other_libraries_are_replaced_at_any_depth(job: Job) -> None:
+    """Keys and values of maps, fields and items become what readers know, with their values."""
+    looked_up = pa.dictionary(pa.int8(), pa.string())
+    twice = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), pa.array(["a"], looked_up))
+    kinds = [
+        pa.map_(pa.string_view(), pa.large_string()),
+        pa.struct([("a", looked_up)]),
+        pa.list_(pa.large_list(pa.binary(1)), 1),
+    ]
+    values = [[("k", "v")], {"a": "x"}, [[b"y", None]]]
+    columns = [twice, *(pa.array([value], kind) for value, kind in zip(values, kinds, strict=True))]
+    (body,) = write(job, pa.table(columns, names=list("tmsl"))).values()
+    found = pq.read_table(io.BytesIO(body))
+    assert found.to_pylist() == [dict(zip("tmsl", ["a", *values], strict=True))]
+    inner = pa.list_(pa.field("element", pa.list_(pa.field("element", pa.binary()))))
+    assert found.schema.types == [
+        pa.string(), pa.map_(pa.string(), pa.string()), pa.struct([("a", pa.string())]), inner
+    ]  # fmt: skip
 
 
 @each(
@@ -271,6 +331,10 @@ def test_columns_that_delta_lacks_are_refused_before_any_upload(
             UnsupportedColumn, "CSV cannot hold a value .*UTF8",
         ),
         (pa.table([[1], [2]], names=["a", "a"]), {}, UnsupportedColumn, "two columns have the same name"),
+        (
+            pa.table({"d": pa.array([Decimal(1)], pa.decimal256(39, 0))}), {},
+            UnsupportedColumn, "'d' has decimals of more than 38 digits",
+        ),
         (
             pa.table({"t": pa.array([-1], pa.timestamp("us", "UTC"))}), {"format": "orc"},
             UnsupportedColumn, "before 1970 with fractions",
