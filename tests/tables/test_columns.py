@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, SparkSchema, WrittenColumns
-from airflow_s3commit.tables.columns import ROW_METADATA, DifferentTypes, from_text, merge, to_text
+from airflow_s3commit.tables.columns import (
+    ROW_METADATA,
+    DifferentTypes,
+    footer_text,
+    from_text,
+    merge,
+    to_text,
+)
 from airflow_s3commit.tables.encoder import Encoder, footer_schema
 from airflow_s3commit.tables.options import TableOptions
 from tests.cases import each
@@ -66,6 +73,31 @@ def test_a_damaged_schema_is_refused(arrow: str) -> None:
         from_text(text, "the manifest of j1")
     with pytest.raises(InvalidRecord, match="the manifest of j1"):
         from_text(text[:-1], "the manifest of j1")
+
+
+def test_a_partition_column_that_the_schema_lacks_is_refused() -> None:
+    """A record that names a column without its type is damaged."""
+    text = to_text("parquet", COLUMNS, PARTITIONS)
+    assert text is not None
+    with pytest.raises(InvalidRecord, match="here has columns that cannot be read"):
+        from_text(text.replace('"partitions":["dt"', '"partitions":["at"'), "here")
+
+
+def test_the_columns_of_another_programs_file_are_those_of_its_footer() -> None:
+    """In Spark's types where it has them; a partition column's is unknown, and other bytes have none."""
+    kinds = {"l": pa.large_list(pa.int8()), "at": pa.timestamp("ns"), "s": pa.large_string()}
+    sink = io.BytesIO()
+    pq.write_table(pa.schema(list(kinds.items())).empty_table(), sink)
+    text = footer_text(sink.getvalue(), ["dt"])
+    assert text is not None
+    assert {field.name: field.type for field in WrittenColumns.of(text, "here").spark.fields} == {
+        "l": {"type": "array", "elementType": "byte", "containsNull": True},
+        "at": "timestamp[ns]",
+        "s": "string",
+        "dt": "void",
+    }
+    for other in (b"", b"no Parquet at all", sink.getvalue()[-9:]):
+        assert footer_text(other, []) is None
 
 
 def test_a_schema_of_spark_s_own_writers_has_no_types_of_arrow() -> None:
@@ -133,7 +165,9 @@ def test_sparks_own_types_come_from_sparks_footer() -> None:
         (pa.int8(), pa.int64(), pa.int64()),
         (pa.int64(), pa.int32(), pa.int64()),
         (pa.float32(), pa.float64(), pa.float64()),
+        (pa.uint8(), pa.uint32(), pa.uint32()),
         (pa.decimal128(6, 2), pa.decimal128(8, 1), pa.decimal128(9, 2)),
+        (pa.decimal128(37, 1), pa.decimal128(37, 2), pa.decimal128(38, 2)),
         (pa.null(), pa.string(), pa.string()),
         (pa.timestamp("ns", "UTC"), pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC")),
         (pa.list_(pa.int32()), pa.list_(pa.int64()), pa.list_(pa.int64())),
@@ -141,9 +175,9 @@ def test_sparks_own_types_come_from_sparks_footer() -> None:
         (pa.string_view(), pa.large_string(), pa.string()),
         (pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.int64())),
         (
-            pa.map_(pa.string(), pa.int32()),
-            pa.map_(pa.string(), pa.int64()),
-            pa.map_(pa.string(), pa.int64()),
+            pa.map_(pa.int8(), pa.int32()),
+            pa.map_(pa.int16(), pa.int64()),
+            pa.map_(pa.int16(), pa.int64()),
         ),
         (
             pa.struct([("x", pa.int32())]),
@@ -167,6 +201,7 @@ def test_the_wider_type_holds_both(one: pa.DataType, other: pa.DataType, both: p
         (pa.decimal128(38, 0), pa.decimal128(38, 10)),
         (pa.date32(), pa.timestamp("us")),
         (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        (pa.timestamp("us", "Asia/Tokyo"), pa.timestamp("us", "UTC")),
         (pa.struct([("x", pa.int32())]), pa.struct([("x", pa.string())])),
         (pa.int64(), pa.month_day_nano_interval()),
     ],
@@ -177,6 +212,15 @@ def test_types_that_lose_values_are_refused(one: pa.DataType, other: pa.DataType
     with pytest.raises(DifferentTypes, match="column 'c' is") as caught:
         merge(schemas)
     assert caught.value.numbers == (1, 2)
+
+
+def test_a_column_that_may_be_null_anywhere_may_be_null() -> None:
+    """Whichever schema requires it, at any depth, the files of the other one may have nulls."""
+    one, other = (
+        pa.schema([pa.field("n", kind, is_free), pa.field("l", pa.list_(pa.field("element", kind, is_free)))])
+        for kind, is_free in ((pa.int32(), False), (pa.int64(), True))
+    )
+    assert merge([one, other]) == merge([other, one]) == other
 
 
 def test_an_error_names_the_schema_that_has_the_type() -> None:

@@ -78,11 +78,19 @@ def test_types_that_only_spark_can_render_are_refused(kind: pa.DataType) -> None
         resolve_columns(schema, ["when"])
 
 
-def test_dates_beyond_python_are_refused_by_column() -> None:
-    """A date after the year 9999 is refused with the column's name, not rendered wrongly."""
-    batch = pa.record_batch({"p": pa.array([3_000_000], pa.int32()).cast(pa.date32()), "x": pa.array([1])})
+@each(
+    "values",
+    [
+        pa.array([3_000_000], pa.int32()).cast(pa.date32()),
+        pa.array([2**60], pa.timestamp("us")),
+        pa.array([2**60], pa.timestamp("us", "UTC")),
+        pa.array(["a\x00b"]),
+    ],
+)
+def test_values_without_a_directory_are_refused_by_column(values: pa.Array) -> None:
+    """A time after the year 9999, and a NUL, are refused with the column's name, not rendered wrongly."""
     with pytest.raises(UnsupportedPartition, match="partition column 'p' has a value"):
-        split(batch, "p")
+        split(pa.record_batch({"p": values, "x": pa.array([1])}), "p")
 
 
 def test_columns_are_resolved_as_spark_resolves_them() -> None:
