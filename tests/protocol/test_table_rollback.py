@@ -99,6 +99,18 @@ def test_a_partition_that_is_gone_comes_back_with_all_its_commits() -> None:
         rolled_back(lake, to=4)
 
 
+def test_every_commit_of_a_partition_has_to_be_in_place_by_the_log() -> None:
+    """One that was not retained refuses the rollback, whatever others of its partition were."""
+    lake = Lake()
+    for job_id in (FIRST, THIRD):
+        lake.sealed({"dt=1/a": b"1"}, job_id=job_id, conflict_mode="append").commit()
+    rolled_back(lake)
+    lake.sealed({"dt=1/a": b"new"}, retain=WEEK).commit()
+    with pytest.raises(NotReversible, match="generation 3 in dt=1 were replaced since"):
+        rolled_back(lake, to=3)
+    assert rolled_back(lake, to=2).restored == 1
+
+
 def test_other_programs_objects_go_although_all_files_beside_them_came_back() -> None:
     """What a generation took of other programs is retained as long, whatever a rollback restores of it."""
     lake = Lake()

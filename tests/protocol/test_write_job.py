@@ -318,6 +318,9 @@ def test_a_write_knows_what_came_after_the_generation_that_it_was_made_from(mode
     ):
         file.write(b"2")
     assert facts == {"who": "me"}
+    state = writer.job.state()
+    assert state is not None
+    assert ("changed its partitions" in (state.reason or "")) == (seen != 3)
     made = {"append": [b"0", b"1", b"2"], "replace": [b"2"]}[mode]
     assert _data(store) == (made if seen == 3 else [b"0", b"1"])
     assert list(store.list_uploads("lake", "t/")) == []

@@ -20,7 +20,7 @@ from airflow_s3commit.exceptions import DestinationChanged
 from airflow_s3commit.reader import UnreadableFiles
 from airflow_s3commit.reader.table import format_of
 from airflow_s3commit.tables.columns import footer_text
-from tests.protocol.building import OURS, THEIRS
+from tests.protocol.building import OURS, THEIRS, an_id
 from tests.reader.conftest import write_and_seal
 
 if TYPE_CHECKING:
@@ -137,6 +137,15 @@ def test_text_is_inferred_from_the_first_file_with_rows(table: Table, name: str,
     assert table.read(format=form).to_table().num_rows == 0
     table.commit_as(data, job_id=THEIRS, mode="append", **written)
     assert table.read(format=form).to_table().to_pylist() == data.to_pylist()
+
+
+def test_text_has_no_columns_of_other_formats(table: Table) -> None:
+    """An increment of text has those of its first file with rows, whatever older files of Parquet have."""
+    table.commit_as(pa.table({"old": [1]}))
+    for number, name in enumerate(("n", "m")):
+        data = pa.table({name: [number]})
+        table.commit_as(data, job_id=an_id(name), mode="append", format="csv", options={"header": "true"})
+    assert table.read(since=2, format=csv_format()).schema.names == ["n"]
 
 
 @pytest.mark.parametrize("name", ["orc", "csv", "json"])

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import io
 import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
+from airflow_s3commit.protocol.model.sealed_job import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.steps.checkpoint import from_bytes, to_bytes
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.reader import UnreadableFiles
 from tests.protocol.building import OURS, THEIRS, an_id
+from tests.reader.conftest import write_and_seal
 from tests.reader.test_table import numbers
 
 if TYPE_CHECKING:
+    from airflow_s3commit.protocol.steps.task_attempt import TaskAttempt
     from tests.reader.conftest import Table
 
 NOTHING = pa.table({"n": pa.array([], pa.int32()), "dt": pa.array([], pa.date32())})
@@ -112,6 +117,28 @@ def test_commits_without_a_record_are_asked_by_their_files(table: Table, opened:
     assert found.schema.names == ["n", "s", "x", "y"]
     rows = found.to_table(columns=["n", "x", "y"]).sort_by("n").to_pylist()
     assert [(row["x"], row["y"]) for row in rows] == [(None, None), (None, None), (True, None), (None, "new")]
+
+
+def test_columns_of_sparks_own_writers_are_asked_of_a_file(table: Table, opened: list[str]) -> None:
+    """Their record has no types of Arrow's: a file of each such commit has, also for an increment of none."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"n": [1], "old": ["x"]}), sink)
+    fields = [SparkField(name="n", type="long"), SparkField(name="old", type="string")]
+    columns = WrittenColumns(format="parquet", spark=SparkSchema(fields=fields), partitions=[])
+
+    def write(attempt: TaskAttempt) -> None:
+        with attempt.open("a.parquet") as file:
+            file.write(sink.getvalue())
+        attempt.describe(1, columns.text())
+
+    job = table.lake.set_up()
+    write_and_seal(job, write)
+    job.commit()
+    table.commit_as(pa.table({"n": [2], "new": [True]}), job_id=THEIRS, mode="append")
+    for since in (0, 3):
+        opened.clear()
+        assert table.read(since=since).schema.names == ["n", "old", "new"]
+        assert len(opened) == 1
 
 
 def test_of_many_commits_without_a_record_the_oldest_and_the_newest_are_asked(

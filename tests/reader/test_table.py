@@ -15,6 +15,7 @@ from airflow_s3commit.reader import UnreadablePartitions, dataset
 from airflow_s3commit.reader.listing import find_table
 from airflow_s3commit.reader.table import CommittedFiles, s3_filesystem
 from airflow_s3commit.store.s3.config import S3Config
+from airflow_s3commit.store.s3.store import S3Store
 from tests.protocol.building import OURS, THEIRS, apart
 
 if TYPE_CHECKING:
@@ -165,6 +166,14 @@ def test_a_store_alone_needs_a_filesystem(table: Table) -> None:
     """What a store was connected with is its own secret; the error says what to give."""
     with pytest.raises(ValueError, match="pass a filesystem"):
         dataset(table.lake.store, table.lake.destination)
+
+
+def test_a_filesystem_that_is_given_is_read_with(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a config too, as for a profile, which pyarrow cannot use."""
+    table.commit({"a.parquet": numbers(1)})
+    monkeypatch.setattr(S3Store, "connect", lambda _: table.lake.store)
+    found = dataset(S3Config(profile="night"), table.lake.destination, filesystem=table.copy())
+    assert found.count_rows() == 1
 
 
 KEYS = {"access_key": "AK", "secret_key": "sk", "session_token": "st"}

@@ -68,7 +68,10 @@ def test_values_are_rendered_as_spark_casts_them(kind: pa.DataType, value: Any, 
 
 @pytest.mark.parametrize(
     "kind",
-    [pa.binary(), pa.list_(pa.int32()), pa.duration("us"), pa.null(), pa.float64(), pa.decimal128(20, 7)],
+    [
+        *(pa.binary(), pa.list_(pa.int32()), pa.duration("us"), pa.null(), pa.float64()),
+        *(pa.decimal128(20, 7), pa.decimal128(5, -2)),
+    ],
     ids=str,
 )
 def test_types_that_only_spark_can_render_are_refused(kind: pa.DataType) -> None:
