@@ -138,15 +138,53 @@ def test_files_end_at_the_limit_of_rows_and_groups_at_that_of_bytes() -> None:
             super().close()
 
     opener = SimpleNamespace(open=lambda *_, **__: Kept())
-    options = TableOptions(max_records_per_file=5, row_group_bytes=16)
+    options = TableOptions(max_records_per_file=4, row_group_bytes=16)
     with OpenFiles(opener, schema, options, "f") as files:
         for numbers in ([0, 1, 2], [3, 4, 5, 6, 7]):
             files.write("", pa.table({"n": numbers}, schema=schema))
         files.close()
     found = [pq.ParquetFile(io.BytesIO(body)) for body in bodies]
     groups = [[one.metadata.row_group(n).num_rows for n in range(one.num_row_groups)] for one in found]
-    assert groups == [[2, 1, 2], [2, 1]]
+    assert groups == [[2, 1, 1], [2, 2]]
     assert [n for one in found for n in one.read()["n"].to_pylist()] == [*range(8)]
+
+
+class Places:
+    """Opens files of ten buffered bytes, which only those in ``a`` can send, and notes which are open."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.closed: list[str] = []
+        self.content_type = ""
+
+    def open(self, relative_path: str, *, content_type: str = "") -> SimpleNamespace:
+        """Open a file."""
+        directory, self.content_type = relative_path.rpartition("/")[0], content_type
+        self.opened.append(directory)
+        file = SimpleNamespace(write=len, buffered=10)
+        file.close = lambda **_: self.closed.append(directory)
+        file.send_buffered = lambda: setattr(file, "buffered", 0 if directory == "a" else 10)
+        return file
+
+
+def test_the_file_that_was_not_written_for_longest_is_closed_first() -> None:
+    """No more files are open than there may be, and none is closed before it has to be."""
+    rows, places = pa.table({"n": [1]}), Places()
+    with OpenFiles(places, rows.schema, TableOptions(open_files=2), "f") as files:
+        for directory in ("a", "b", "a", "c"):
+            files.write(directory, rows)
+        assert (places.opened, places.closed) == (["a", "b", "c"], ["b"])
+        files.close()
+    assert (places.closed, places.content_type) == (["b", "a", "c"], "application/vnd.apache.parquet")
+
+
+def test_files_that_hold_too_much_send_it_or_are_closed() -> None:
+    """What can be sent is sent first; then the files that were written longest ago are closed."""
+    rows, places = pa.table({"n": [1]}), Places()
+    with OpenFiles(places, rows.schema, TableOptions(encoded_bytes=15), "f") as files:
+        for directory, closed in (("a", []), ("b", []), ("c", ["a", "b"])):
+            files.write(directory, rows)
+            assert places.closed == closed
 
 
 def test_a_file_that_cannot_be_let_go_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
