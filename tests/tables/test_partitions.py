@@ -167,6 +167,17 @@ def test_each_partition_is_one_piece(values: list[str], arrange: bool) -> None:
         assert piece.column("row").to_pylist() == numbers
 
 
+def test_values_of_many_columns_are_told_apart() -> None:
+    """Rows that differ in the outermost of columns with many values each are not taken for one partition."""
+    count, inner = 1_023, [f"p{number}" for number in range(1, 8)]
+    columns = {"p0": [*range(count), 5], **{name: [*range(count), 7] for name in inner}}
+    rows = pa.table({**columns, "row": range(count + 1)})
+    pieces = dict(PartitionSplitter(rows.schema, ("p0", *inner)).split(rows))
+    assert len(pieces) == count + 1
+    last = "/".join(["p0=5", *(f"{name}=7" for name in inner)])
+    assert pieces[last].column("row").to_pylist() == [count]
+
+
 def test_more_partitions_than_small_numbers_can_count_are_told_apart() -> None:
     """Beyond 32,767 partitions too, each row is in the directory of its value."""
     count = 33_000
