@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyarrow.fs import FileSelector
 
 from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.model.destination import Destination
@@ -103,6 +104,22 @@ def test_a_file_that_may_not_be_read_is_not_gone(table: Table) -> None:
     guard = CommittedFiles(SimpleNamespace(open_input_file=refuse), {file.path: file}, "s3://lake/flights/")
     with pytest.raises(PermissionError, match="access denied"):
         guard.open_input_file(file.path)
+
+
+def test_the_file_system_of_a_dataset_only_reads(table: Table) -> None:
+    """Whoever takes it from the dataset cannot change or list the table, nor read what was not committed."""
+    table.commit({"a.parquet": numbers(1)})
+    found = table.read()
+    (path,), files = found.files, found.filesystem
+    changes = [files.delete_file, files.create_dir, files.delete_dir, files.open_output_stream]
+    for change in (*changes, lambda one: files.move(one, one), lambda one: files.copy_file(one, one)):
+        with pytest.raises(NotImplementedError, match="cannot be listed or changed"):
+            change(path)
+    with pytest.raises(NotImplementedError, match="cannot be listed or changed"):
+        files.get_file_info(FileSelector("lake"))
+    table.local(path.removeprefix("lake/")).write_bytes(b"")
+    with pytest.raises(DestinationChanged, match="has 0 bytes"):
+        files.open_input_stream(path)
 
 
 def test_files_that_differ_are_read_under_a_given_schema(table: Table, opened: list[str]) -> None:
