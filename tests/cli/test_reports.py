@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -64,6 +65,10 @@ def test_a_damaged_record_is_shown_with_its_job(lake: Lake, run: RunProgram) -> 
     assert result.exit_code == 0
     assert THEIRS in result.stdout
     assert f"{OURS}: " in result.stdout
+    assert f"{THEIRS}: " not in result.stdout
+    told = plain_json(run("show", lake.destination, OURS, "--json"))
+    assert told["problems"]
+    assert told["problems"][0][:20] in run("show", lake.destination, OURS).stdout
 
 
 def test_a_table_fits_a_narrow_terminal(lake: Lake, run: RunProgram) -> None:
@@ -161,6 +166,20 @@ def test_show_finds_a_job_whose_records_are_elsewhere(lake: Lake, run: RunProgra
     assert list(lake.store.list_objects("other", "")) == []
 
 
+def test_what_is_left_in_a_staging_elsewhere_is_listed_with_it(lake: Lake, run: RunProgram) -> None:
+    """Of a job that has ended it is found where the option, or the entry of a registry, says."""
+    registry, staging = "s3://lake/registry/", "s3://other/records/"
+    lake.sealed(FILES, staging=staging).commit()
+    lake.store.put("other", f"records/__magic_job-{OURS}/left", b"")
+    lake.stray()
+    register_destination(lake.store, registry, lake.destination, staging=staging)
+    assert OURS in run("jobs", lake.destination, "--staging", staging).stdout
+    assert OURS not in run("jobs", lake.destination).stdout
+    assert OURS in run("jobs", "--registry", registry).stdout
+    advised = run("pending", lake.destination, "--staging", staging).stdout
+    assert f"s3commit sweep {lake.destination} --older-than 7d --staging {staging}" in advised
+
+
 def test_text_of_others_cannot_steer_the_terminal(lake: Lake, run: RunProgram) -> None:
     """Control characters in a context are shown as text."""
     lake.set_up(said={"dag": "\x1b[2Jgone"})
@@ -182,6 +201,11 @@ def test_jobs_of_a_registry_are_listed_with_their_destinations(lake: Lake, run: 
     assert OURS in result.stdout
     assert "1 job in progress at 2 destinations, 10 B pending" in result.stdout
     assert "NOT READ: s3://no-such-bucket/x/" in result.stdout
+    lake.store_clock.advance(60)
+    lake.set_up(THEIRS)
+    lake.store_clock.advance(60)
+    told = plain_json(run("jobs", "--registry", registry, "--json"))["pending"]
+    assert told == {"destinations": 2, "jobs": 2, "bytes": 10, "idle": 120.0}
     told = plain_json(run("jobs", "s3://lake/oth*", "--registry", registry, "--json"))
     assert [place["destination"] for place in told["destinations"]] == ["s3://lake/other/"]
     assert told["pending"] == {"destinations": 1, "jobs": 0, "bytes": 0, "idle": None}
@@ -232,7 +256,7 @@ def test_sizes_can_be_left_out(lake: Lake, run: RunProgram) -> None:
 def test_a_long_list_is_cut_and_says_so(lake: Lake, run: RunProgram) -> None:
     """Only the oldest are shown, unless all are requested; scripts get all."""
     for number in range(45):
-        lake.stray(f"dt=1/stray-{number:02d}.parquet")
+        lake.stray(f"dt={99 - number}/stray-{number:02d}.parquet")
         lake.store_clock.advance(1)
     short = run("pending", lake.destination)
     assert "stray-00" in short.stdout
@@ -304,8 +328,10 @@ def test_a_destination_without_commits_is_not_an_error(lake: Lake, run: RunProgr
     assert plain_json(run("log", lake.destination, "--json"))["commits"] == []
 
 
-def test_commits_are_filtered(lake: Lake, run: RunProgram) -> None:
-    """Partition, generation and time select; the limit counts the commits that are listed."""
+def test_commits_are_filtered(
+    lake: Lake, run: RunProgram, waiting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partition, generation and time, of UTC, select; the limit counts the commits that are listed."""
     for number in range(1, 5):
         lake.clock.advance(60)
         lake.sealed({f"dt={number % 2}/a": b"a"}, job_id=an_id(str(number))).commit()
@@ -322,7 +348,14 @@ def test_commits_are_filtered(lake: Lake, run: RunProgram) -> None:
     assert generations("--partition", "dt=1", "--limit", "1") == [4]
     assert generations("--partition", "dt=1", "--partition", "dt=0") == [5, 4, 3, 2]
     assert generations("--since", "3") == [5, 4]
-    assert generations("--since", between) == [5, 4]
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert generations("--since", between) == [5, 4]
+    time.tzset()
+    waiting()
+    followed = run("log", lake.destination, "--since", between, "--follow", "--json").stdout.splitlines()
+    assert [json.loads(one)["generation"] for one in followed] == [4, 5]
     assert run("log", lake.destination, "--since", "yesterday").exit_code == 2
     assert "no such commit is in the log" in run("log", lake.destination, "--since", "5").stdout
 

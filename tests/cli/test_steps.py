@@ -115,11 +115,13 @@ def test_a_separate_staging_is_named_once(lake: Lake, run: RunProgram, files: Pa
     assert lake.pending() == []
 
 
-def test_a_destination_argument_overrides_the_environment(lake: Lake, run: RunProgram) -> None:
-    """A destination on the command line is never replaced by that of the environment."""
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_a_destination_argument_overrides_the_environment(lake: Lake, run: RunProgram, scheme: str) -> None:
+    """A destination on the command line, however spelt, is never replaced by that of the environment."""
     lake.sealed(FILES)
     others = {"S3COMMIT_DESTINATION": "s3://other/x/", "S3COMMIT_JOB": "x"}
-    told = plain_json(run("abort", lake.destination, OURS, "--json", **others))
+    given = lake.destination.replace("s3:", f"{scheme}:")
+    told = plain_json(run("abort", given, OURS, "--json", **others))
     assert (told["job_id"], told["destination"]) == (OURS, lake.destination)
     assert list(lake.store.list_objects("other", "")) == []
 

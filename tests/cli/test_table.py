@@ -448,7 +448,20 @@ def test_it_says_what_it_wrote(lake: Lake, run: RunProgram) -> None:
     assert (told["files"], told["rows"], told["generation"]) == (1, 3, 5)
     assert "0 partitions to compact, 1 without a gain" in run("compact", lake.destination).stdout
     three_files(lake)
+    small = run("compact", lake.destination, "--target-size", "100", "--dry-run").stdout
+    assert "0 partitions to compact, 1 without a gain" in small
     assert "1 file with 6 rows are generation 9" in run("compact", lake.destination).stdout
+
+
+@pytest.mark.parametrize(("asked", "kept"), [((), 0), (("--retain", "7d"), 3)])
+def test_the_old_files_stay_as_long_as_asked(
+    lake: Lake, run: RunProgram, asked: tuple[str, ...], kept: int
+) -> None:
+    """By default a compaction deletes them at once."""
+    three_files(lake)
+    old = set(lake.data())
+    assert run("compact", lake.destination, *asked).exit_code == 0
+    assert len(old & set(lake.data())) == kept
 
 
 def test_an_unknown_partition_is_refused(lake: Lake, run: RunProgram) -> None:

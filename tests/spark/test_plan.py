@@ -288,6 +288,25 @@ def test_a_write_without_a_job_looks_at_its_table_once(
     assert len(found) == looks
 
 
+def test_a_write_s_own_job_is_where_and_as_its_options_say(
+    table: Callable[..., MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An option comes before the session's address, and every record is encrypted as the files are."""
+    store, sent = table(), []
+    put = store.put
+    monkeypatch.setattr(
+        store, "put", lambda *what, **how: sent.append(how.get("headers")) or put(*what, **how)
+    )
+    wanted = options("append", endpointUrl="http://own:1", sse="AES256")
+    session = {"spark.s3commit.endpoint.url": "http://other:1", "spark.s3commit.endpoint.region": "eu-west-1"}
+    target = target_of(wanted, OURS, session.get)
+    assert target.store == StoreAddress("http://own:1", "eu-west-1")
+    ready_job(target, wanted)
+    commit_write(target, wanted, [])
+    assert len(sent) > 3
+    assert all(headers == {"x-amz-server-side-encryption": "AES256"} for headers in sent)
+
+
 @pytest.mark.parametrize(("mode", "committer"), [("static", "magic"), ("dynamic", "directory")])
 def test_a_committer_that_cannot_replace_like_this_is_refused(mode: str, committer: str) -> None:
     """The committer and the overwrite mode must agree on what is replaced."""
