@@ -585,6 +585,25 @@ def test_what_could_not_be_removed_is_a_finding(littered: Lake, run: RunProgram)
     assert "2 jobs ended" in result.stdout
 
 
+def test_a_sweep_of_nothing_asks_nothing(lake: Lake, run: RunProgram) -> None:
+    """A person who asked to apply it is told so, and a script that it was no dry run."""
+    lake.sealed(FILES).commit()
+    sweep = ("sweep", lake.destination, "--older-than", "1d", "--apply")
+    asked = run(*sweep, typed="")
+    assert (asked.exit_code, asked.stderr) == (0, "")
+    assert plain_json(run(*sweep, "--json"))["dry_run"] is False
+
+
+def test_a_sweep_looks_into_the_staging_that_it_is_given(lake: Lake, run: RunProgram) -> None:
+    """What outlived the record that names it is found by the option alone."""
+    staging, left = "s3://other/records/", f"records/__magic_job-{OURS}/left"
+    lake.sealed(FILES, staging=staging).commit()
+    lake.store.put("other", left, b"")
+    for words, count in (((), 1), (("--staging", staging), 0)):
+        assert run("sweep", lake.destination, "--older-than", "0s", "--apply", *words).exit_code == 0
+        assert len(list(lake.store.list_objects("other", "records/"))) == count
+
+
 @pytest.mark.parametrize("args", [(), ("--older-than", "soon")])
 def test_a_sweep_requires_an_age(lake: Lake, run: RunProgram, args: tuple[str, ...]) -> None:
     """There is no default age, and no guess at a wrong one."""
@@ -623,4 +642,50 @@ def test_a_destination_that_fails_does_not_stop_the_others(littered: Lake, run: 
     result = run("sweep", "--registry", registry, "--older-than", "1d", "--apply")
     assert result.exit_code == 1
     assert "FAILED: s3://no-such-bucket/x/" in result.stdout
+    assert "left alone" not in result.stderr
     assert littered.staging(OURS) == []
+
+
+def test_a_failure_of_an_applied_sweep_is_its_destination_s(
+    littered: Lake, run: RunProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone it is the error; of a registry it is a finding, as of an entry that cannot be removed."""
+    registry = "s3://lake/registry/"
+    for destination in (littered.destination, "s3://lake/gone/"):
+        register_destination(littered.store, registry, destination)
+    littered.store_clock.advance(2 * DAY)
+
+    def denied(*_: object) -> None:
+        raise AccessDenied("403")
+
+    monkeypatch.setattr("airflow_s3commit.cli.table.apply_sweep", denied)
+    assert run("sweep", littered.destination, "--older-than", "1d", "--apply").exit_code == 4
+    sweep = ("sweep", "--registry", registry, "--older-than", "1d", "--apply", "--json")
+    told = plain_json(run(*sweep))
+    assert told["failures"] == [{"destination": littered.destination, "message": "403"}]
+    assert told["forgotten"] == ["s3://lake/gone/"]
+    register_destination(littered.store, registry, "s3://lake/gone/")
+    littered.store_clock.advance(2 * DAY)
+    monkeypatch.setattr("airflow_s3commit.cli.table.forget_destination", denied)
+    result = run(*sweep)
+    assert result.exit_code == 1
+    assert {one["destination"] for one in plain_json(result)["failures"]} == {
+        littered.destination,
+        "s3://lake/gone/",
+    }
+
+
+def test_a_registry_is_swept_of_the_dead_alone(lake: Lake, run: RunProgram) -> None:
+    """A young job stays, and a dry run leaves the entry of what is gone, also if it is all that it finds."""
+    registry = "s3://lake/registry/"
+    register_destination(lake.store, registry, "s3://lake/gone/")
+    lake.store_clock.advance(2 * DAY)
+    register_destination(lake.store, registry, lake.destination)
+    lake.run_task(lake.set_up(), FILES)
+    sweep = ("sweep", "--registry", registry, "--older-than", "1d")
+    shown = run(*sweep).stdout
+    assert ("add --apply" in shown, "0 destinations of 1 to sweep" in shown) == (True, True)
+    assert len(read_registry(lake.store, Destination.parse(registry))) == 2
+    assert run(*sweep, "--apply").exit_code == 0
+    (left,) = read_registry(lake.store, Destination.parse(registry))
+    assert (left.record.destination, len(lake.pending())) == (lake.destination, 2)
