@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner, Result
 
-from airflow_s3commit import S3Config, S3Store, __version__
+from airflow_s3commit import S3Config, S3Store, __version__, register_destination
 from airflow_s3commit.cli.app import program
-from airflow_s3commit.cli.command import Connection, open_store
+from airflow_s3commit.cli.command import Connection, StoreProvider, open_store
 from airflow_s3commit.cli.output import ExitCode, exit_code
 from airflow_s3commit.exceptions import (
     AccessDenied,
@@ -22,7 +23,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.testing import StoreCall
 from tests.cli.conftest import FILES, RunProgram, plain_json
-from tests.protocol.building import OURS, Lake
+from tests.protocol.building import OURS, THEIRS, Lake
 from tests.secret_shapes import SHAPES, URLS, leaks, shown
 
 COMMANDS = sorted(program.commands)
@@ -245,6 +246,37 @@ def test_advice_leads_to_the_same_store(lake: Lake, run: RunProgram) -> None:
     more = ("--profile", "ops team", "--path-style", "--no-verify-ssl")
     result = run("show", lake.destination, OURS, *more)
     assert "--profile 'ops team' --path-style --no-verify-ssl" in result.stderr
+
+
+def test_advice_names_the_connection_of_airflow(lake: Lake, run: RunProgram) -> None:
+    """A pasted command is Airflow's with the same connection, and destinations of others are left out."""
+    registry = "s3://lake/registry/"
+    for name in ("lake", "other"):
+        register_destination(lake.store, registry, f"s3://lake/{name}/", aws_conn_id=name)
+
+    def by_airflow(*words: str) -> Result:
+        return CliRunner().invoke(program, words, obj=StoreProvider(lambda _: lake.store, "lake"))
+
+    advised = by_airflow("show", lake.destination, OURS, "--region", "eu-west-1").stderr
+    assert f"airflow s3commit jobs {lake.destination} --region eu-west-1 --aws-conn-id lake" in advised
+    found = by_airflow("jobs", "--registry", registry)
+    assert "at 1 destination," in found.stdout
+    assert "left out: s3://lake/other/ uses the connection other" in found.stderr.replace("\n", " ")
+
+
+def test_records_that_a_command_writes_are_encrypted_as_asked(
+    lake: Lake, run: RunProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket may demand it, also of the record by which an id that no job had is refused from now on."""
+    lake.sealed(FILES).commit()
+    sent: list[Any] = []
+    put = lake.store.put
+    monkeypatch.setattr(
+        lake.store, "put", lambda *what, **how: sent.append(how.get("headers")) or put(*what, **how)
+    )
+    assert run("abort", lake.destination, THEIRS, "--object-option", "sse=AES256").exit_code == 0
+    assert sent
+    assert all(headers == {"x-amz-server-side-encryption": "AES256"} for headers in sent)
 
 
 def test_a_store_is_opened_without_asking_it() -> None:

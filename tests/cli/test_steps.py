@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from airflow_s3commit import Destination, JobOptions
+from airflow_s3commit import Destination, JobOptions, ObjectOptions
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown, StoreRejected, Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
@@ -69,10 +69,16 @@ def test_a_job_is_set_up_as_asked(lake: Lake, run: RunProgram) -> None:
     assert run("setup", lake.destination, "--job-id", OURS).exit_code == 0
     assert lake.job().record().options == JobOptions()
     words = ("--conflict-mode", "append", "--committer", "magic", "--track-pending", "s3", "--retain", "7d")
-    run("setup", lake.destination, "--job-id", THEIRS, *words, "--publish", "delta", "--name", "nightly")
+    words += ("--publish", "delta", "--name", "nightly", "--object-option", "sse=AES256")
+    run("setup", lake.destination, "--job-id", THEIRS, *words)
     record = lake.job(THEIRS).record()
     assert record.options == JobOptions(
-        conflict_mode="append", committer="magic", track_pending="s3", retain="7d", publish="delta"
+        conflict_mode="append",
+        committer="magic",
+        track_pending="s3",
+        retain="7d",
+        publish="delta",
+        object_options=ObjectOptions(sse="AES256"),
     )
     assert "nightly" in record.context.values()
     assert run("setup", lake.destination, "--conflict-mode", "as-written").exit_code == 2
