@@ -128,6 +128,7 @@ def test_the_version_is_printed(run: RunProgram) -> None:
         ("seal", "s3://lake/x", "j", "--stage", "a", "--attempt", "try-1"),
         ("setup", "s3://lake/x", "--job-id", "tonight"),
         ("jobs", "s3://lake/*"),
+        ("show", "s3://lake/x"),
     ],
 )
 def test_a_wrong_command_line_is_code_2(lake: Lake, run: RunProgram, args: tuple[str, ...]) -> None:
@@ -167,6 +168,7 @@ def test_errors_say_what_happened_and_what_to_do(
     assert result.stdout == ""
     told = plain_json(run("show", lake.destination, OURS, "--json"))["error"]
     assert (told["type"], told["exit_code"]) == (type(error).__name__, code)
+    assert told["outcome"] == ("outcome_unknown" if code == 5 else "did_not_happen")
     assert (told["job_id"], told["bucket"], told["destination"]) == (OURS, "lake", lake.destination)
     assert advice in str(told["next"])
 
