@@ -363,4 +363,4 @@ def report_missing(session: Session, words: str) -> ExitCode:
 
 def _file_line(entry: FileEntry) -> str:
     rows: Any = entry.rows if entry.rows is not None else "?"
-    return plain(f"{entry.size:>14,} {rows:>12}  {entry.key}")
+    return f"{entry.size:>14,} {rows:>12}  {entry.key}"
