@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_s3commit.exceptions import AccessDenied
+from airflow_s3commit.tables import write as write_module
 from airflow_s3commit.tables.encoder import Encoder
 from airflow_s3commit.tables.options import TableOptions
 from airflow_s3commit.tables.write import OpenFiles, TablePlan, write_batches
@@ -147,6 +148,28 @@ def test_files_end_at_the_limit_of_rows_and_groups_at_that_of_bytes() -> None:
     groups = [[one.metadata.row_group(n).num_rows for n in range(one.num_row_groups)] for one in found]
     assert groups == [[2, 1, 1], [2, 2]]
     assert [n for one in found for n in one.read()["n"].to_pylist()] == [*range(8)]
+
+
+def test_batches_are_counted_with_what_they_take_besides_their_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Large ones are cut, and a task that gets a row at a time soon writes."""
+    large = pa.record_batch({"n": pa.array(range(1_000), pa.int64())})
+    assert [(piece.num_rows, held) for piece, held in write_module._cut([large], 800)] == [
+        (100, 800 + 512 + 384)
+    ] * 10
+    waiting, inner = [], write_module._write_largest
+
+    def spy(batches: list[pa.RecordBatch], *more: object) -> object:
+        waiting.append(len(batches))
+        return inner(batches, *more)
+
+    monkeypatch.setattr(write_module, "_write_largest", spy)
+    schema = pa.schema([("p", pa.int64()), ("n", pa.int64())])
+    batches = (pa.record_batch([pa.array([n]), pa.array([n])], schema=schema) for n in range(500))
+    options = TableOptions(row_bytes=2 * 100 * (16 + 512 + 2 * 384))
+    assert write(batches, schema, options).rows.total() == 500
+    assert waiting[:2] == [100, 100]
 
 
 class Places:
