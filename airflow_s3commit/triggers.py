@@ -289,7 +289,10 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
             self.log.warning("Commits made while no triggerer runs will be missed: %s", error)
             self.asset_state_store = None
             return None
-        return known if isinstance(known, Mapping) and "sha256" in known else None
+        if known is None or (isinstance(known, Mapping) and {"number", "sha256"} <= known.keys()):
+            return known
+        self.log.warning("Commits since the last one may be missed: %r does not say which that was", known)
+        return None
 
     def _wanted(self) -> Criteria:
         from airflow_s3commit.protocol.watch import Criteria  # noqa: PLC0415 - importing needs none

@@ -186,8 +186,8 @@ class ManifestFeed:
     """Yields each new commit of a destination once.
 
     A new feed skips the commits that exist at its first look; one with the `memory` of an earlier feed goes
-    on where that stopped, and with one of another form it is new. If the log is deleted and begun anew, it
-    goes on with the newest commit. It skips commits for which ``unmet`` gives reasons, as `Criteria.unmet`.
+    on where that stopped. If the log is deleted and begun anew, a feed goes on with its newest commit. It
+    skips the commits for which ``unmet`` gives reasons, as `Criteria.unmet` does.
     """
 
     def __init__(
@@ -201,8 +201,7 @@ class ManifestFeed:
         self._destination = destination
         self._unmet = unmet
         self._looks = 0
-        known = memory if memory is not None and {"number", "sha256"} <= memory.keys() else None
-        self._position = Position(int(known["number"]), str(known["sha256"])) if known is not None else None
+        self._position = None if memory is None else Position(int(memory["number"]), str(memory["sha256"]))
 
     @property
     def memory(self) -> dict[str, Any] | None:

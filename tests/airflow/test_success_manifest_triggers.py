@@ -226,6 +226,21 @@ def test_it_remembers_over_a_restart(store, monkeypatch) -> None:
     assert [event["job_id"] for event in events(watching(), 2)] == made[1:]
 
 
+@pytest.mark.parametrize("left", [{"sha256": "a"}, {"number": 1}, ["a"], "a"])
+def test_a_memory_that_says_no_commit_is_told_and_left(store, monkeypatch, left) -> None:
+    """A watcher that is given what another release left begins anew, and says what that may cost."""
+    commit(store)
+    waiting, state = watcher(), AssetState()
+    waiting.asset_state_store = state
+    state.values[waiting._key] = json.dumps(left)
+    told: list[str] = []
+    monkeypatch.setattr(waiting.log, "warning", lambda text, *_: told.append(text))
+    made: dict[str, str] = {}
+    at_look(monkeypatch, 2, lambda: made.update(commit(store, partition="dt=2013-01-02")))
+    assert [event["job_id"] for event in events(waiting)] == [made["job_id"]]
+    assert [text for text in told if "may be missed" in text]
+
+
 def test_a_watcher_survives_errors(store, monkeypatch) -> None:
     """A bucket that cannot be read for a while does not end the schedule."""
     listing, answers = store.list_objects, [AccessDenied("403"), Unavailable("503"), RuntimeError("bug")]

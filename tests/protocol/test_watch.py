@@ -344,17 +344,6 @@ def test_every_commit_is_yielded_once_and_in_order() -> None:
     assert jobs(again) == []
 
 
-@each("memory", [{}, {"sha256": "a"}, {"number": 1}, {"generation": 1, "etag": "b"}])
-def test_a_memory_of_another_form_is_none(memory: dict[str, Any]) -> None:
-    """A feed that is given what another release left begins anew, and does not fail."""
-    lake = Lake()
-    commit(lake)
-    watched = feed(lake, memory)
-    assert jobs(watched) == []
-    commit(lake, an_id("next"))
-    assert jobs(watched) == [an_id("next")]
-
-
 def test_a_feed_of_jobs_leaves_out_data_older_than_the_log() -> None:
     """The first setup lists it, in an entry that no condition of a waiter is met by."""
     lake = Lake()
