@@ -206,14 +206,16 @@ def test_a_limit_of_the_caller_is_kept(connect, monkeypatch) -> None:
     assert hook.aws.conn.meta.config.read_timeout == 2.0
 
 
-def test_keys_of_the_connection_reach_programs_it_starts(connect) -> None:
-    """Within the block the keys are in the environment; outside they are not."""
-    hook = connect()
+@pytest.mark.parametrize("extra", [{}, {"aws_session_token": "a-token"}])
+def test_keys_of_the_connection_reach_programs_it_starts(connect, monkeypatch, extra) -> None:
+    """Within the block they alone are in the environment, and no token of the worker itself."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "the worker's own")
+    before, hook = dict(os.environ), connect(**extra)
     with hook.credentials_in_environment():
         assert os.environ["AWS_ACCESS_KEY_ID"] == "key-id"
         assert os.environ["AWS_SECRET_ACCESS_KEY"] == SECRET
-        assert "AWS_SESSION_TOKEN" not in os.environ
-    assert "AWS_SECRET_ACCESS_KEY" not in os.environ
+        assert os.environ.get("AWS_SESSION_TOKEN") == extra.get("aws_session_token")
+    assert {**os.environ, "AIRFLOW_CONN_LAKE": None} == {**before, "AIRFLOW_CONN_LAKE": None}
 
 
 @pytest.mark.parametrize("extra", [{"login": None}, {"role_arn": "arn:aws:iam::123456789012:role/lake"}])

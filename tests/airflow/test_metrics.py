@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk._shared.observability.metrics import stats as shared
 from airflow.sdk.exceptions import AirflowFailException
+from msgspec.structs import replace
 
-from airflow_s3commit import RetryPolicy, metrics
+from airflow_s3commit import Job, JobOptions, RetryPolicy, metrics
 from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
 from airflow_s3commit.hooks import S3CommitHook
-from airflow_s3commit.metrics import count_retry
+from airflow_s3commit.metrics import count_retry, count_sweep, counted, gauge_pending
 from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators import (
     S3CommitAbortOperator,
@@ -23,6 +24,10 @@ from airflow_s3commit.operators import (
     S3CommitSparkSubmitOperator,
     S3CommitSweepOperator,
 )
+from airflow_s3commit.protocol.inspect.jobs import JobSummary
+from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.sweep import SweepReport
+from airflow_s3commit.protocol.sweep_plan import DeadJob, LeftAlone, SweepPlan
 from airflow_s3commit.sensors import S3SuccessManifestSensor
 from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger
 from tests.airflow.runs import FLIGHTS, set_up, write_stage
@@ -146,6 +151,43 @@ def test_a_sweep_is_counted_unless_it_was_dry(
     assert ledger.counts["s3commit.sweeps"] == 1
     assert ledger.counts["s3commit.sweep.jobs"] == 1
     assert ledger.counts["s3commit.sweep.uploads"] == 3
+
+
+def test_replaced_files_are_counted(store: MemoryStore, ledger: Ledger) -> None:
+    """A commit that replaces says how many files it took."""
+    for _ in range(2):
+        job = Job.setup(store, FLIGHTS, options=JobOptions(conflict_mode="replace"))
+        write_stage(store, job.reference.to_dict(), files={"dt=1/a": b"a", "dt=1/b": b"b"})
+        job.seal()
+        counted(FLIGHTS, job.commit)
+    assert ledger.counts["s3commit.commit.replaced_files"] == 2
+
+
+def test_orphans_and_failures_of_a_sweep_are_counted(ledger: Ledger) -> None:
+    """Uploads of dead jobs and of no job are one count; what could not be removed is another."""
+    dead = [
+        DeadJob(
+            job_id=str(number), staging=FLIGHTS, action="abort", state="open", silent=9.0, uploads=number,
+            reason="nobody works on it",
+        )
+        for number in (2, 3)
+    ]  # fmt: skip
+    left = [LeftAlone(what="an upload", reason="503")]
+    plan = SweepPlan(destination=FLIGHTS, older_than=0)
+    count_sweep(SweepReport(plan=plan, dry_run=False, jobs=dead, uploads=4, failures=left))
+    counts = {"s3commit.sweeps": 1, "s3commit.sweep.jobs": 2, "s3commit.sweep.uploads": 9}
+    assert ledger.counts == {**counts, "s3commit.sweep.failures": 1}
+
+
+def test_what_is_pending_longest_is_reported(ledger: Ledger) -> None:
+    """Of several jobs the idle time is the longest, and their bytes are added."""
+    jobs = [
+        JobSummary(job_id=str(silent), destination=FLIGHTS, staging=None, state="open", silent=silent)
+        for silent in (5.0, 60.0, None)
+    ]
+    gauge_pending(FLIGHTS, [replace(job, output=Counts(files=1, bytes=7)) for job in jobs])
+    gauges = {"s3commit.pending.jobs": 3, "s3commit.pending.bytes": 21, "s3commit.pending.idle": 60.0}
+    assert ledger.gauges == gauges
 
 
 def test_retries_and_throttles_are_counted_as_they_happen(ledger: Ledger) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from traceback import format_exception
 from types import SimpleNamespace
 
 import pytest
@@ -323,7 +324,7 @@ def test_the_log_ends_with_what_is_pending(store, spark, context, capsys) -> Non
 
 
 def test_the_error_of_an_application_has_no_argument_of_it(store, context, monkeypatch) -> None:
-    """The error and its note have the exit code alone: arguments and the log may have secrets."""
+    """Error, traceback and note have the exit code alone: arguments and the log may have secrets."""
     monkeypatch.setattr(S3CommitHook, "address", property(lambda self: StoreAddress(None, None)))
     monkeypatch.setattr(S3CommitHook, "_explicit_keys", lambda self: {})
 
@@ -334,6 +335,7 @@ def test_the_error_of_an_application_has_no_argument_of_it(store, context, monke
     with pytest.raises(AirflowException) as failed:
         stage_task(reference := set_up(store)).execute(context)
     assert str(failed.value) == "the Spark application failed, and its log is above. Error code is: 1"
+    assert "--key secret" not in "".join(format_exception(failed.value))
     assert context["ti"].pushed[FAILURE] == {
         "why": str(failed.value),
         "by_store": False,
