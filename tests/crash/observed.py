@@ -201,10 +201,15 @@ class Observed(ForwardingStore):
         return _JOB.findall(key) or [job for job in [self._named.get(key)] if job]
 
     def _left_of(self, number: int) -> set[str]:
-        """Return what a commit took and is to be deleted, and is there."""
+        """Return what a commit took and is to be deleted, and is there.
+
+        Not what a later one brought back; nor what it took, as it can only where another program has written
+        over the object: that one is its own to delete.
+        """
         history = self.history
-        back = (keys for later, keys in history.brought_back.items() if later > number)
-        kept = history.data.keys() | history.released.union(history.retained, *back)
+        moved = (*history.brought_back.items(), *history.taken.items())
+        later = (keys for generation, keys in moved if generation > number)
+        kept = history.data.keys() | history.released.union(history.retained, *later)
         return {key for key in history.taken[number] - kept if key in self._home.objects}
 
     def _check_data(self) -> None:

@@ -58,9 +58,10 @@ OTHERS = [
     Cast(("commit 0", "patient"), TWO, retain="1s", publishes=True),
 ]  # fmt: skip
 
+EVERY_ORDER = [pytest.mark.all, pytest.mark.timeout(3600)]
 CASTS = [
     *(pytest.param(cast, 0.04, id=f"{cast}, a part") for cast in HELD),
-    *(pytest.param(cast, 1.0, id=f"{cast}, all", marks=pytest.mark.all) for cast in HELD + OTHERS),
+    *(pytest.param(cast, 1.0, id=f"{cast}, all", marks=EVERY_ORDER) for cast in HELD + OTHERS),
 ]
 
 
