@@ -153,8 +153,8 @@ class _Run:
             newest = self.log.read_newest()
             commit = newest.commit if newest is not None else None
             written = [name for name, counts in commit.partitions.items() if counts.files] if commit else []
-            is_table_needed = newest is not None and not _columns(self.seal.partitions) <= _columns(written)
-            _refuse_other_case(self, self.table_at_head().live if is_table_needed else written)
+            if newest is not None and not _columns(self.seal.partitions) <= _columns(written):
+                _refuse_other_case(self, self.table_at_head().live)
             return NOTHING
         table, partitions = self.table_at_head(), _touched(self.context, self.seal)
         taken = decide(self.context, self.options, partitions, table, self.own())

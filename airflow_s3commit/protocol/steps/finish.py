@@ -350,7 +350,9 @@ def refuse_markers_beside_retained(
             " partition_success=True: a reader that waits for the marker of a partition lists it, and would"
             " see the retained files too. Set the job up without retain"
         )
-    there = table() if options.partition_success and not marks else Table()
+    if not options.partition_success or marks:
+        return
+    there = table()
     if there.retained or any(True for _ in freed_objects(context, there)):
         raise InvalidOption(
             f"{context.name}: partition_success=True is refused, because {home} retains files that generation"
