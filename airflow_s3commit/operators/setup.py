@@ -262,18 +262,18 @@ class S3CommitSetupOperator(JobOptionsOperator):
         return states
 
     def _require_all_cleared(self, facts: Mapping[str, str], stages: Mapping[str, str]) -> None:
-        """Raise if a stage has succeeded before, because what it wrote is not in a new job.
+        """Raise if a stage has succeeded before, or still runs: what it writes is not in a new job.
 
         If others were cleared, the earlier jobs are aborted.
         """
-        kept = [name for name, state in stages.items() if state == "success"]
+        kept = [name for name, state in stages.items() if state in {"success", "running", "deferred"}]
         if not kept:
             return
         if not {*stages.values()} <= {"success", "skipped"}:
             self.abort_earlier(facts)
         raise AirflowFailException(
-            f"Task {self.task_id}: {shortened(kept)} succeeded before and not again."
-            f" What they wrote belongs to an earlier job on {self.destination}, which has ended, is not"
+            f"Task {self.task_id}: {shortened(kept)} succeeded before and not again, or still runs."
+            f" What it writes belongs to an earlier job on {self.destination}, which has ended, is not"
             " sealed or has other options, and would be missing from a new one. Clear all stages, with all"
             " their mapped instances and the tasks after them."
         )

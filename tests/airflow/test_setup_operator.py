@@ -462,10 +462,12 @@ def test_cleared_stages_compute_again(store, states) -> None:
         {"one": "success", "two_0": "success", "two_1": "queued"},
         {"one": "success", "two": "failed"},
         {"one": "success"},
+        {"one": "running", "two": "None"},
+        {"one": "deferred", "two": "success"},
     ],
 )
 def test_a_stage_that_was_not_cleared_with_the_others_is_refused(store, states) -> None:
-    """A new job would be committed without that stage's output; the earlier one is aborted."""
+    """A new job would be committed without what that stage wrote, or writes yet; the earlier is aborted."""
     run = Run()
     reference = sealed_in(run, store)
     with pytest.raises(AirflowFailException, match=r"succeeded before .* Clear all stages"):

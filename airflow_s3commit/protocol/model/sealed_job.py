@@ -226,19 +226,15 @@ class SealedTask(Struct, frozen=True, kw_only=True):
     sha256: Text
 
 
-class StageSealRecord(JobOwned, frozen=True, kw_only=True):
-    """``stages/<stage>-<attempt>/sealed.json``: the task attempts of a stage that count.
-
-    `removes` is what the writer asked to remove; None for writers that leave it to the job.
+class Sealed(JobOwned, frozen=True, kw_only=True):
+    """What the seal of a stage, and that of a job, say of the output.
 
     Attributes:
+        removes: What the writers asked to remove; None if they leave it to the job.
         replaced: Directories that leave the table with all below them, beside the partitions.
         schemas: The schemas of all files; empty if that of one is unknown, or there are too many.
     """
 
-    stage: Text
-    stage_attempt: Text
-    tasks: list[SealedTask]
     counts: Counts
     partitions: dict[Line, Counts]
     removes: Removal | None = None
@@ -246,6 +242,14 @@ class StageSealRecord(JobOwned, frozen=True, kw_only=True):
     schemas: Schemas = msgspec.field(default_factory=list)
     created: Milliseconds
     nonce: Text
+
+
+class StageSealRecord(Sealed, frozen=True, kw_only=True):
+    """``stages/<stage>-<attempt>/sealed.json``: the task attempts of a stage that count."""
+
+    stage: Text
+    stage_attempt: Text
+    tasks: list[SealedTask]
 
 
 class DriverTask(Struct, frozen=True, kw_only=True):
@@ -306,23 +310,10 @@ class SealedStage(Struct, frozen=True, kw_only=True):
     sha256: Text
 
 
-class SealRecord(JobOwned, frozen=True, kw_only=True):
-    """``_s3commit/open/<job id>/sealed.json``: the stage attempts of a job that count.
-
-    Attributes:
-        removes: What the writers of its stages asked to remove; None if they leave it to the job.
-        replaced: Directories that leave the table with all below them, beside the partitions.
-        schemas: The schemas of all files; empty if that of one is unknown, or there are too many.
-    """
+class SealRecord(Sealed, frozen=True, kw_only=True):
+    """``_s3commit/open/<job id>/sealed.json``: the stage attempts of a job that count."""
 
     stages: list[SealedStage]
-    counts: Counts
-    partitions: dict[Line, Counts]
-    removes: Removal | None = None
-    replaced: list[Line] = msgspec.field(default_factory=list)
-    schemas: Schemas = msgspec.field(default_factory=list)
-    created: Milliseconds
-    nonce: Text
 
 
 class SealReference(Struct, frozen=True, kw_only=True):

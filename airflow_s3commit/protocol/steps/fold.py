@@ -40,9 +40,6 @@ from airflow_s3commit.store.execute import in_batches, outcomes
 
 logger = logging.getLogger(__name__)
 
-#: Entries to read at once.
-_AHEAD = 16
-
 #: Entries from one checkpoint to the next. A prime: no rhythm of commits and aborts keeps missing it.
 CHECKPOINT_EVERY = 13
 
@@ -102,7 +99,7 @@ def _in_order(
     store: ObjectStore, home: Destination, number: int, last: int | None, known: int
 ) -> Iterator[Read]:
     """Yield entries by their keys; several are read at once up to one that is known to be there."""
-    for one, outcome in fetch_entries(store, home, range(number, known + 1), at_once=_AHEAD):
+    for one, outcome in fetch_entries(store, home, range(number, known + 1)):
         if isinstance(outcome, NoSuchKey):
             where = join_uri(home.bucket, entry_key(home, one))
             newest = known if last is None else find_head(store, home)

@@ -73,6 +73,8 @@ def seal_stage(
     """
     with naming(context, f"seal of stage {stage}-{stage_attempt}"), refusing_ended(context):
         context = context if context.record is not None else context.as_recorded(job_record(context))
+        if not context.alone:
+            _refuse_late(context, stage, stage_attempt)
         sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
         record = _make_stage_seal(context, stage, stage_attempt, sealed, removes=removes, replaced=replaced)
         key = context.layout.stage_seal(stage, stage_attempt)
@@ -92,6 +94,17 @@ def seal_stage(
         stored.record.counts.files,
     )
     return stage_reference(stored)
+
+
+def _refuse_late(context: JobContext, stage: str, stage_attempt: str) -> None:
+    """Raise `JobClosed` if the job is sealed, and a stage attempt is not: the commit would leave it out."""
+    # Listed, because executors may not read the seal of a job.
+    listed = context.store.list_objects(context.bucket, seal_key(context.layout.destination, context.job_id))
+    if any(True for _ in listed) and find_stage_seal(context, stage, stage_attempt) is None:
+        raise JobClosed(
+            f"{context.name} was sealed before stage {stage}-{stage_attempt}, whose output it leaves out:"
+            " write the stage again in a new job; in Airflow clear setup, with all tasks that are downstream"
+        )
 
 
 def _make_stage_seal(

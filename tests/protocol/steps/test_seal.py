@@ -53,6 +53,20 @@ def test_a_job_is_sealed_once() -> None:
     assert lake.data().keys() == {named("dt=1/a")}
 
 
+def test_a_stage_that_comes_after_the_seal_is_refused() -> None:
+    """The commit would lose it without a word; one that was sealed before the job may be sealed again."""
+    lake = _stages({("one", "1"): "dt=1/a"})
+    sealed = lake.run_stage(lake.job(), {"dt=2/a": b"1"}, stage="two")
+    lake.job().seal([("one", "1")])
+    lake.job().seal_stage("two", "1", sealed)
+    with pytest.raises(
+        JobClosed, match=r"sealed before stage two-2, whose output it leaves out.*clear setup"
+    ):
+        lake.run_stage(lake.job(), {"dt=2/a": b"1"}, stage="two", stage_attempt="2")
+    lake.job().commit()
+    assert (lake.data().keys(), lake.pending()) == ({named("dt=1/a")}, [])
+
+
 def test_a_job_without_stages_is_sealed_on_request_alone() -> None:
     """A job that nobody wrote for is not sealed by chance; asked for, it commits no files."""
     lake = _stages({})
