@@ -1,0 +1,453 @@
+"""Random lives of DAG runs: real operators on a store in memory, an Airflow of a page, and a tired operator.
+
+Tries of tasks run in threads that make some calls to the store, and then wait for their next turn. Meanwhile
+other tries run, Airflow takes a try for dead that goes on, somebody clears or marks a task, ends a job from
+the command line or sweeps. What such a life must keep is in `Life.problems`.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import defaultdict
+from copy import copy
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from airflow_s3commit import Job, JobReference, MemoryStore, manifest_files, read_manifest, sweep, verify
+from airflow_s3commit.exceptions import OutcomeUnknown, S3CommitError, Unavailable
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.steps.files import files_in
+from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.store.execute import one_by_one
+from airflow_s3commit.task_group import s3_commit_task_group
+from tests.airflow.runs import FLIGHTS, visible
+
+STAGES = ("one", "two")
+
+#: Ends of a stage's try, one of which is drawn: most of them succeed.
+_FAILS = ("fails at once", "fails after its uploads", "fails after its seal")
+_ENDS = (*_FAILS, "writes nothing", *["succeeds"] * 9)
+
+_ENDED = {"success", "failed", "upstream_failed", "skipped"}
+
+#: What a thread's operator uses as its store: see `Life`.
+here = threading.local()
+
+
+class Killed(BaseException):
+    """The process of a try was killed."""
+
+
+class Gate:
+    """The store of one try: it lets so many calls pass, and then holds the try.
+
+    ``outage`` has the numbers of the calls that fail.
+    """
+
+    def __init__(self, store: MemoryStore, outage: range, error: type[S3CommitError]) -> None:
+        self._store, self._outage, self._error = store, outage, error
+        self._calls = self._allowed = 0
+        self._is_killed = False
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self.is_over = False
+
+    def __getattr__(self, name: str) -> Any:
+        inner = getattr(self._store, name)
+        if not callable(inner):
+            return inner
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._pass()
+            result = inner(*arguments, **named)
+            return iter(list(result)) if name.startswith("list_") else result
+
+        return call
+
+    def perform(self, calls: Any) -> Any:
+        """Make calls one by one."""
+        return one_by_one(self, calls)
+
+    def allow(self, calls: int) -> None:
+        """Let the try make so many calls, and wait until it has, or is over."""
+        with self._changed:
+            self._allowed += calls
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self.is_over or self._is_held(), timeout=30)
+
+    def kill(self) -> None:
+        """Let the try make no call any more, and wait until it is over."""
+        with self._changed:
+            self._is_killed = True
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self.is_over, timeout=30)
+
+    def end(self) -> None:
+        """Note that the try is over."""
+        with self._changed:
+            self.is_over = True
+            self._changed.notify_all()
+
+    def _is_held(self) -> bool:
+        return self._waiting > 0 and self._calls >= self._allowed
+
+    def _pass(self) -> None:
+        with self._changed:
+            self._waiting += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_killed or self._calls < self._allowed)
+            self._waiting -= 1
+            if self._is_killed:
+                raise Killed
+            self._calls += 1
+            self._changed.notify_all()
+            if self._calls in self._outage:
+                raise self._error("the store is away")
+
+
+class Writer(BaseOperator):
+    """A stage of another engine: two tasks with a file each, under the number of the try."""
+
+    def __init__(self, *, job: Any, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.job = job
+
+    def execute(self, context: Any) -> None:
+        """Write, and end as it was drawn."""
+        attempt, end = str(context["ti"].try_number), here.end
+        if end == _FAILS[0]:
+            raise RuntimeError(end)
+        job, committed = Job.at(here.store, JobReference.from_dict(self.job)), []
+        name = f"{context['run_id']}-{self.task_id}-{attempt}"
+        for task in ("00000", "00001"):
+            with job.task_attempt(self.task_id, attempt, task, "0", threads=0) as writing:
+                if end != "writes nothing":
+                    with writing.open(f"dt=1/{name}-{task}.csv") as file:
+                        file.write(b"rows")
+                committed.append(writing.commit())
+        if end == _FAILS[1]:
+            raise RuntimeError(end)
+        job.seal_stage(self.task_id, attempt, committed)
+        if end == _FAILS[2]:
+            raise RuntimeError(end)
+
+
+class Try:
+    """A try of a task, in a thread of its own, which waits at once for its turn.
+
+    ``is_known`` is False once Airflow has given it up, or somebody has cleared its task.
+    """
+
+    def __init__(self, task: Any, state: Task, run: Run, gate: Gate, end: str) -> None:
+        self.state, self.run, self.gate, self.is_known = state, run, gate, True
+        self.result: Any = None
+        self.error: BaseException | None = None
+        operator = copy(task)
+        context = self._context(operator)
+        arguments = {"job": "setup", "conflicts": "resolve_conflicts", "stages": "stages"}
+        for name, source in arguments.items():
+            if hasattr(operator, name) and source in run.tasks and source != operator.task_id:
+                setattr(operator, name, run.tasks[source].xcoms.get("return_value"))
+
+        def body() -> None:
+            here.store, here.end = gate, end
+            try:
+                for note in operator.on_execute_callback or ():
+                    note(context)
+                self.result = operator.execute(context)
+            except BaseException as error:
+                self.error = error
+            gate.end()
+
+        threading.Thread(target=body, daemon=True).start()
+        gate.allow(0)
+
+    def _context(self, operator: Any) -> dict[str, Any]:
+        run, state = self.run, self.state
+
+        def push(key: str, value: Any) -> None:
+            if self.is_known:
+                state.xcoms[key] = value
+
+        def pull(task_ids: list[str], key: str, **_: Any) -> list[Any]:
+            return [run.tasks[one].xcoms[key] for one in task_ids if key in run.tasks[one].xcoms]
+
+        def states(task_ids: list[str] | None = None, **_: Any) -> dict[str, dict[str, Any]]:
+            return {run.run_id: {name: run.tasks[name].state for name in task_ids or run.tasks}}
+
+        ti = SimpleNamespace(
+            dag_id="nightly",
+            run_id=run.run_id,
+            task_id=operator.task_id,
+            map_index=-1,
+            try_number=state.tries,
+            id=f"{state.tries:08d}",
+            stats_tags={},
+            task=operator,
+            xcom_push=push,
+            xcom_pull=pull,
+            get_task_states=states,
+        )
+        facts = {"run_id": run.run_id, "start_date": run.started, "run_type": "manual"}
+        return {"ti": ti, "dag_run": SimpleNamespace(**facts), "run_id": run.run_id, "params": {}}
+
+
+class Task:
+    """A task instance, as Airflow's database has it."""
+
+    def __init__(self) -> None:
+        self.state: str | None = None
+        self.tries = 0
+        self.retries = 2
+        self.xcoms: dict[str, Any] = {}
+
+
+class Run:
+    """A DAG run; ``committed`` has, for each stage, the tries in the last commit that its task returned."""
+
+    def __init__(self, dag: DAG, number: int) -> None:
+        self.dag, self.run_id, self.started = dag, f"r{number}", datetime(2026, 1, 1, number, tzinfo=UTC)
+        self.tasks = {task.task_id: Task() for task in dag.tasks}
+        self.is_marked = False
+        self.committed: dict[str, set[int]] | None = None
+
+    def ready(self) -> list[str]:
+        """Return the tasks that may run now, after those that will not are marked so."""
+        ready: list[str] = []
+        for task in self.dag.topological_sort():
+            own = self.tasks[task.task_id]
+            above = [self.tasks[name].state for name in task.upstream_task_ids]
+            if own.state not in (None, "up_for_retry"):
+                continue
+            if task.is_teardown:
+                failed, skipped = self.tasks["setup"].state in ("failed", "upstream_failed"), False
+                may_run = {*above} <= _ENDED
+            else:
+                failed = bool({"failed", "upstream_failed"} & {*above})
+                may_skip = str(task.trigger_rule) == "none_failed"
+                skipped = "skipped" in above and not may_skip
+                may_run = {*above} <= ({"success", "skipped"} if may_skip else {"success"})
+            if failed or skipped:
+                own.state = "upstream_failed" if failed else "skipped"
+            elif may_run:
+                ready.append(task.task_id)
+        return ready
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether Airflow shows the run as a success: the teardown's state decides."""
+        return self.tasks["abort"].state == "success"
+
+
+class Life:
+    """Some runs of one DAG at one destination, drawn from a seed.
+
+    Attributes:
+        story: What happened, a line each.
+        problems: What must not have happened.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._draw = draw = random.Random(seed)
+        self.store = MemoryStore(repeat_complete=draw.choice(["ok", "gone"]))
+        self.story: list[str] = []
+        self.problems: list[str] = []
+        self._outages = draw.choice([0.0, 0.0, 0.05, 0.2])
+        self._runs: list[Run] = []
+        self._tries: list[Try] = []
+        self._empty: set[tuple[str, str, int]] = set()
+        options: dict[str, Any] = {
+            "conflict_mode": draw.choice(["append", "replace"]),
+            "committer": draw.choice(["magic", "partitioned"]),
+            "track_pending": draw.choice(["task", "s3"]),
+            "on_empty": draw.choice(["skip", "commit"]),
+            "skipped_stages": draw.choice(["skip", "ignore"]),
+            "audit": draw.choice([None, {"min_files": 0}]),
+            "prefix_group_id": False,
+        }
+        is_named = draw.random() < 0.5
+        group = s3_commit_task_group("g", destination=FLIGHTS, kill_window=0, **options)
+        with DAG("nightly", schedule=None) as dag, group as commit:
+            for name in STAGES:
+                commit.stage(Writer(task_id=name, job=commit.job), name=name if is_named else None)
+        self._dag = dag
+        self.story.append(f"{options}, named stages: {is_named}")
+
+    def new_id(self) -> str:
+        """Return an id that follows from the seed."""
+        return str(UUID(int=self._draw.getrandbits(128), version=4))
+
+    def live(self, steps: int) -> None:
+        """Live so many moments, let everything end, and look at what is left."""
+        for _ in range(steps):
+            self._moment()
+        while self._tries or any(run.ready() for run in self._runs):
+            self._go_on() if self._tries and self._draw.random() < 0.6 else self._begin()
+        self._look_at_runs()
+        self._look_at_store()
+
+    def _moment(self) -> None:
+        draw, chance = self._draw, self._draw.random()
+        if not self._runs or (chance < 0.03 and len(self._runs) < 3):
+            self._runs.append(Run(self._dag, len(self._runs)))
+        elif chance < 0.3:
+            self._begin()
+        elif chance < 0.8:
+            self._go_on()
+        elif chance < 0.9 and self._tries:
+            one = draw.choice(self._tries)
+            if one.is_known and draw.random() < 0.5:
+                self._tell(one, "is taken for dead")
+                self._give_up(one)
+            else:
+                self._tell(one, "is killed")
+                one.gate.kill()
+                self._settle(one)
+        elif chance < 0.96:
+            self._clear(draw.choice(self._runs))
+        elif chance < 0.965:
+            self._mark(draw.choice(self._runs))
+        elif chance < 0.98:
+            self._end_by_hand(draw.choice(self._runs))
+        elif chance < 0.99:
+            self._sweep(draw.choice([300, 2_000]))
+
+    def _begin(self) -> None:
+        ready = [(run, name) for run in self._runs for name in run.ready()]
+        if not ready:
+            return
+        run, name = self._draw.choice(ready)
+        state = run.tasks[name]
+        state.state, state.tries, state.xcoms = "running", state.tries + 1, {}
+        end, outage = self._draw.choice(_ENDS), range(0)
+        if self._draw.random() < self._outages:
+            first = self._draw.choice([1, 2, 3, 5, 8, 13, 20, 40])
+            outage = range(first, first + self._draw.choice([1, 2, 1_000]))
+        if end == "writes nothing":
+            self._empty.add((run.run_id, name, state.tries))
+        gate = Gate(self.store, outage, self._draw.choice([Unavailable, OutcomeUnknown]))
+        one = Try(self._dag.task_dict[name], state, run, gate, end)
+        self._tries.append(one)
+        self._tell(one, f"begins, {end}" if name in STAGES else "begins")
+        self._settle(one)
+
+    def _go_on(self) -> None:
+        if self._tries:
+            one = self._draw.choice(self._tries)
+            one.gate.allow(self._draw.choice([1, 1, 2, 3, 5, 8, 20, 100, 1_000]))
+            self._settle(one)
+
+    def _settle(self, one: Try) -> None:
+        """Take the end of a try into Airflow's database, if it is over and known there."""
+        if not one.gate.is_over:
+            return
+        self._tries.remove(one)
+        self._tell(one, f"ends: {one.error!r}"[:200])
+        usual = S3CommitError | AirflowException | RuntimeError | Killed | None
+        if not isinstance(one.error, usual):
+            self.problems.append(f"unexpected {one.error!r}")
+        if not one.is_known:
+            return
+        if one.error is None:
+            one.state.state = "success"
+            one.state.xcoms |= {} if one.result is None else {"return_value": one.result}
+            if one.state is one.run.tasks["commit"]:
+                self._note_commit(one)
+        elif isinstance(one.error, AirflowSkipException | AirflowFailException):
+            one.state.state = "skipped" if isinstance(one.error, AirflowSkipException) else "failed"
+        else:
+            self._give_up(one)
+
+    def _give_up(self, one: Try) -> None:
+        one.is_known, one.state.retries = False, one.state.retries - 1
+        one.state.state = "up_for_retry" if one.state.retries >= 0 else "failed"
+
+    def _clear(self, run: Run) -> None:
+        begun = [name for name, task in run.tasks.items() if task.state is not None]
+        if not begun:
+            return
+        name = self._draw.choice(begun)
+        below = self._dag.task_dict[name].get_flat_relative_ids() if self._draw.random() < 0.5 else ()
+        self.story.append(f"{run.run_id}: cleared are {name} {sorted(below)}")
+        for each in (name, *below):
+            self._set(run, each, None)
+            run.tasks[each].retries = 2
+
+    def _mark(self, run: Run) -> None:
+        name, state = self._draw.choice(list(run.tasks)), self._draw.choice(["success", "failed"])
+        self.story.append(f"{run.run_id}: {name} is marked as {state}")
+        self._set(run, name, state)
+        run.is_marked = True
+
+    def _set(self, run: Run, name: str, state: str | None) -> None:
+        """Set the state of a task; Airflow knows nothing of its running try then."""
+        run.tasks[name].state = state
+        for one in self._tries:
+            one.is_known &= one.state is not run.tasks[name]
+
+    def _end_by_hand(self, run: Run) -> None:
+        reference = run.tasks["setup"].xcoms.get("return_value")
+        if reference is None:
+            return
+        job, step = (
+            Job.at(self.store, JobReference.from_dict(reference)),
+            self._draw.choice(["abort", "commit"]),
+        )
+        try:
+            getattr(job, step)()
+            run.is_marked |= step == "commit"
+            self.story.append(f"{run.run_id}: its job has a {step} by hand")
+        except S3CommitError as error:
+            self.story.append(f"{run.run_id}: no {step} by hand: {error}")
+
+    def _sweep(self, older_than: float) -> None:
+        self.story.append(f"a sweep of all older than {older_than}")
+        sweep(self.store, FLIGHTS, older_than=older_than, dry_run=False, threads=0, new_id=self.new_id)
+
+    def _note_commit(self, one: Try) -> None:
+        manifest = read_manifest(self.store, FLIGHTS, one.result["job_id"])
+        tries: defaultdict[str, set[int]] = defaultdict(set)
+        for file in manifest_files(self.store, manifest):
+            run_id, stage, number, _ = file.key.rpartition("/")[2].split("-", 3)
+            tries[stage].add(int(number))
+            if run_id != one.run.run_id:
+                self.problems.append(f"{one.run.run_id} has committed a file of {run_id}")
+        one.run.committed = tries
+
+    def _look_at_runs(self) -> None:
+        for run in self._runs:
+            commit = run.tasks["commit"].state
+            if run.is_marked or not run.has_succeeded or commit not in ("success", "skipped"):
+                continue
+            for stage in STAGES:
+                task = run.tasks[stage]
+                if task.state != "success" or (run.run_id, stage, task.tries) in self._empty:
+                    continue
+                found = (run.committed or {}).get(stage, set()) if commit == "success" else set()
+                if found != {task.tries}:
+                    lost = f"{run.run_id} has succeeded without try {task.tries} of stage {stage}: {found}"
+                    self.problems.append(lost)
+
+    def _look_at_store(self) -> None:
+        for _ in range(2):
+            self._sweep(0)
+        if left := list(self.store.list_uploads("lake", "")):
+            self.problems.append(f"{left[0]} stays pending")
+        keys = [info.key for info in self.store.list_objects("lake", "flights/")]
+        self.problems += [f"{key} stays" for key in keys if "__magic" in key or "_s3commit/open/" in key]
+        home, table = Destination.of(FLIGHTS), read_table(self.store, Destination.of(FLIGHTS))
+        live = {file.key for file in files_in(self.store, home, table.sources, table.live)}
+        if odd := live ^ {*visible(self.store)}:
+            self.problems.append(f"{min(odd)} is in the log or in the listing alone")
+        if not verify(self.store, FLIGHTS).sound:
+            self.problems.append("verify finds faults")
+
+    def _tell(self, one: Try, what: str) -> None:
+        name = next(name for name, task in one.run.tasks.items() if task is one.state)
+        self.story.append(f"{one.run.run_id}: try {one.state.tries} of {name} {what}")
