@@ -153,7 +153,7 @@ class S3CommitSetupOperator(JobOptionsOperator):
             taken = self._taken_up(facts, options)
             if taken is not None:
                 return taken
-        self._require_all_cleared(facts, stages)
+        self._refuse_kept(context, facts, stages)
         reference = self._reference(str(uuid4()), options)
         # Before the job exists: by this Airflow's database confirms whose job it is.
         context["ti"].xcom_push(key=JOB, value=reference.to_dict())
@@ -261,21 +261,24 @@ class S3CommitSetupOperator(JobOptionsOperator):
             states |= {one: found[one] for one in found if its_own.fullmatch(one)} or {name: "None"}
         return states
 
-    def _require_all_cleared(self, facts: Mapping[str, str], stages: Mapping[str, str]) -> None:
-        """Raise if a stage has succeeded before, or still runs: what it writes is not in a new job.
+    def _refuse_kept(self, context: Context, facts: Mapping[str, str], stages: Mapping[str, str]) -> None:
+        """Raise if a new job would lack a stage, which has succeeded or still runs, or a commit.
 
-        If others were cleared, the earlier jobs are aborted.
+        If other stages were cleared, the earlier jobs are aborted.
         """
         kept = [name for name, state in stages.items() if state in {"success", "running", "deferred"}]
+        after = self.downstream_list if stages else ()
+        commits = [task.task_id for task in after if task.task_type == "S3CommitJobOperator"]
+        ended = states_of(context, task_ids=commits) if commits else {}
+        kept += [name for name, state in ended.items() if state in {"success", "skipped"}]
         if not kept:
             return
         if not {*stages.values()} <= {"success", "skipped"}:
             self.abort_earlier(facts)
         raise AirflowFailException(
-            f"Task {self.task_id}: {shortened(kept)} succeeded before and not again, or still runs."
-            f" What it writes belongs to an earlier job on {self.destination}, which has ended, is not"
-            " sealed or has other options, and would be missing from a new one. Clear all stages, with all"
-            " their mapped instances and the tasks after them."
+            f"Task {self.task_id}: {shortened(kept)} ended before and not again, or still runs, and a new job"
+            f" on {self.destination} would lack it; the earlier job has ended, is not sealed or has other"
+            " options. Clear all stages, with all their mapped instances and the tasks after them."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -397,6 +398,7 @@ class Run:
 
     def __init__(self) -> None:
         self.tries = 0
+        self.commit: str | None = None
         self.stages: dict[str, Any] = {"one": EmptyOperator, "two": EmptyOperator}
 
     def set_up(self, states: dict[str, str | None], **arguments: Any) -> dict[str, str]:
@@ -414,8 +416,10 @@ class Run:
 
         def states_of(*, dag_id: str, task_ids: list[str], run_ids: list[str], **_: None) -> dict[str, Any]:
             stages = [name for name, kind in self.stages.items() if kind is EmptyOperator]
-            assert (dag_id, run_ids, task_ids) == (ti.dag_id, [ti.run_id], stages)
-            return {ti.run_id: states}
+            assert (dag_id, run_ids) == (ti.dag_id, [ti.run_id])
+            assert task_ids in (stages, ["commit"])
+            known = {"commit": self.commit} if task_ids == ["commit"] else states
+            return {ti.run_id: known}
 
         if self.tries > 1:
             ti.get_task_states = states_of
@@ -470,10 +474,22 @@ def test_a_stage_that_was_not_cleared_with_the_others_is_refused(store, states) 
     """A new job would be committed without what that stage wrote, or writes yet; the earlier is aborted."""
     run = Run()
     reference = sealed_in(run, store)
-    with pytest.raises(AirflowFailException, match=r"succeeded before .* Clear all stages"):
+    with pytest.raises(AirflowFailException, match=r"ended before .* Clear all stages"):
         run.set_up(states)
     assert (pending(store), state(store, reference)) == ([], "aborted")
     assert state(store, run.set_up({"one": None, "two": None})) == "open"
+
+
+@pytest.mark.parametrize("commit", ["success", "skipped", "upstream_failed"])
+def test_stages_are_not_cleared_without_the_commit(store, commit) -> None:
+    """A commit that succeeded or was skipped stays so, and nobody would commit the new job in that run."""
+    run = Run()
+    reference = sealed_in(run, store)
+    run.commit = commit
+    silent = commit != "upstream_failed"
+    with pytest.raises(AirflowFailException, match=r"commit ended before") if silent else nullcontext():
+        run.set_up({"one": None, "two": None})
+    assert state(store, reference) == "aborted"
 
 
 def test_a_sensor_need_not_be_cleared(store) -> None:
@@ -500,7 +516,7 @@ def test_an_aborted_or_open_job_is_not_continued(store) -> None:
     third = sealed_in(run, store)
     Job.at(store, JobReference.from_dict(third)).abort()
     for _ in range(2):
-        with pytest.raises(AirflowFailException, match="one, two_0 succeeded before"):
+        with pytest.raises(AirflowFailException, match="one, two_0 ended before"):
             run.set_up(DONE)
     assert [state(store, job) for job in (first, third)] == ["aborted", "aborted"]
     assert not list(open_jobs(store, Destination.parse(FLIGHTS)))
@@ -512,7 +528,7 @@ def test_a_job_with_other_options_or_destination_is_not_continued(store) -> None
     first = sealed_in(run, store)
     with pytest.raises(AirflowFailException, match="or has other options"):
         run.set_up(DONE, conflict_mode="append")
-    with pytest.raises(AirflowFailException, match="succeeded before"):
+    with pytest.raises(AirflowFailException, match="ended before"):
         run.set_up(DONE, destination="s3://lake/other/")
     assert state(store, first) == "sealed"
     assert run.set_up(DONE) == first
