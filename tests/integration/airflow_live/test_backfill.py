@@ -210,7 +210,7 @@ def test_a_cleared_run_is_replaced(stage: Stage, filled: Filled) -> None:
     ("day", "state"), [(STAGE_CLEARED, "failed"), (COMMIT_CLEARED, "success")], ids=["stage", "commit"]
 )
 def test_a_run_cleared_in_part_changes_nothing(stage: Stage, filled: Filled, day: str, state: str) -> None:
-    """A cleared stage makes a job without a commit, and the run fails; a cleared commit finds it done."""
+    """A stage without the commit is refused, and the run fails; a cleared commit finds it done."""
     assert files_of(filled.again, day) == files_of(filled.after, day)
     assert state_of(stage, filled, day) == state, stage.airflow.report(DAG, filled.runs[day]["dag_run_id"])
 
