@@ -101,8 +101,8 @@ class S3CommitAbortOperator(CommitStepOperator):
         report = {"job_id": job_id, "state": "aborted", "uploads": uploads}
         context["ti"].xcom_push(key="abort_report", value=report)
         skipped = [name for name, ended in states.items() if ended == "skipped"]
+        is_old = state is not None and state.state == "aborted"
         if not skipped or not {*states.values()} <= {"skipped", "success"}:
-            is_old = state is not None and state.state == "aborted"
             advice = " It had ended before: clear setup too, with all that is downstream." if is_old else ""
             raise AirflowFailException(
                 f"{first or 'No commit ran'}. Job {job_id} was aborted with {uploads} pending uploads; none"
@@ -110,9 +110,9 @@ class S3CommitAbortOperator(CommitStepOperator):
             )
         setups = {task.task_id for task in self.upstream_list if task.is_setup}
         succeeded = [name for name in states if name not in skipped and name not in setups]
-        # Uploads may be those of an earlier try of a stage, and an earlier try of this task may have aborted
-        # those of the others.
-        may_have_written = succeeded and (uploads or context["ti"].try_number > 1)
+        # Uploads may be those of an earlier try of a stage. If the job had ended before, by an earlier try of
+        # this task or by hand, those of the others may have been aborted then.
+        may_have_written = succeeded and (uploads or is_old)
         if may_have_written and job_id not in pulled(context, skipped, NO_OUTPUT):
             raise AirflowFailException(
                 f"Job {job_id} did not commit, because {', '.join(skipped)} was skipped. {uploads} pending"

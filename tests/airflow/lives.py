@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from airflow.sdk import DAG, BaseOperator
+from airflow.sdk import DAG, BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_s3commit import Job, JobReference, MemoryStore, manifest_files, read_manifest, sweep, verify
@@ -32,7 +32,7 @@ STAGES = ("one", "two")
 
 #: Ends of a stage's try, one of which is drawn: most of them succeed.
 _FAILS = ("fails at once", "fails after its uploads", "fails after its seal")
-_ENDS = (*_FAILS, "writes nothing", *["succeeds"] * 9)
+_ENDS = (*_FAILS, "is skipped", "writes nothing", *["succeeds"] * 9)
 
 _ENDED = {"success", "failed", "upstream_failed", "skipped"}
 
@@ -123,6 +123,8 @@ class Writer(BaseOperator):
         attempt, end = str(context["ti"].try_number), here.end
         if end == _FAILS[0]:
             raise RuntimeError(end)
+        if end == "is skipped":
+            raise AirflowSkipException(end)
         job, committed = Job.at(here.store, JobReference.from_dict(self.job)), []
         name = f"{context['run_id']}-{self.task_id}-{attempt}"
         for task in ("00000", "00001"):
@@ -230,7 +232,7 @@ class Run:
                 may_run = {*above} <= _ENDED
             else:
                 failed = bool({"failed", "upstream_failed"} & {*above})
-                may_skip = str(task.trigger_rule) == "none_failed"
+                may_skip = task.trigger_rule == TriggerRule.NONE_FAILED
                 skipped = "skipped" in above and not may_skip
                 may_run = {*above} <= ({"success", "skipped"} if may_skip else {"success"})
             if failed or skipped:
@@ -369,15 +371,19 @@ class Life:
         one.state.state = "up_for_retry" if one.state.retries >= 0 else "failed"
 
     def _clear(self, run: Run) -> None:
+        """Clear a task, with those after it or not; and its setup and teardown, as Airflow does, or not."""
         begun = [name for name, task in run.tasks.items() if task.state is not None]
         if not begun:
             return
-        name = self._draw.choice(begun)
-        below = self._dag.task_dict[name].get_flat_relative_ids() if self._draw.random() < 0.5 else ()
-        self.story.append(f"{run.run_id}: cleared are {name} {sorted(below)}")
-        for each in (name, *below):
-            self._set(run, each, None)
-            run.tasks[each].retries = 2
+        names = {self._draw.choice(begun)}
+        if self._draw.random() < 0.5:
+            names |= self._dag.task_dict[min(names)].get_flat_relative_ids()
+        if self._draw.random() < 0.5:
+            names |= {"setup", "abort"}
+        self.story.append(f"{run.run_id}: cleared are {sorted(names)}")
+        for name in names:
+            self._set(run, name, None)
+            run.tasks[name].retries = 2
 
     def _mark(self, run: Run) -> None:
         name, state = self._draw.choice(list(run.tasks)), self._draw.choice(["success", "failed"])
@@ -429,7 +435,7 @@ class Life:
                 task = run.tasks[stage]
                 if task.state != "success" or (run.run_id, stage, task.tries) in self._empty:
                     continue
-                found = (run.committed or {}).get(stage, set()) if commit == "success" else set()
+                found = (run.committed or {}).get(stage, set())
                 if found != {task.tries}:
                     lost = f"{run.run_id} has succeeded without try {task.tries} of stage {stage}: {found}"
                     self.problems.append(lost)

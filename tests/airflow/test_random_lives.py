@@ -13,8 +13,8 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from tests.airflow.lives import Life, here
 
 #: Lives that have found rows lost: a stage sealed after its job, a setup cleared beside a running stage, and
-#: stages cleared without their commit.
-FOUND = (154, 437, 524)
+#: a job aborted by hand beside a skipped stage.
+FOUND = (358, 151, 179)
 
 
 def _live(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]) -> None:
