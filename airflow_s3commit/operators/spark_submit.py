@@ -256,8 +256,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
     def _attempt_of_driver(self, context: Context, reference: JobReference) -> str | None:
         """Return the stage attempt of the driver that Airflow's state store has for the parent, or None."""
         state_store = context.get("task_state_store")
-        durable = getattr(self, "durable", False)
-        if not durable or state_store is None or not state_store.get(self.external_id_key):
+        if not getattr(self, "durable", False) or not (state_store and state_store.get(self.external_id_key)):
             return None
         begun = state_store.get(_BEGUN)
         if isinstance(begun, Mapping) and begun.get("job_id") == reference.job_id:
@@ -267,10 +266,10 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         return None
 
     def _forget_driver(self, context: Context) -> None:
-        state_store = context.get("task_state_store")
-        if state_store is not None:
-            for key in (self.external_id_key, self._K8S_DRIVER_STATUS_KEY):
-                state_store.delete(key)
+        if (state_store := context.get("task_state_store")) is not None:
+            # Providers before 6.2 lack one of these names, or both.
+            for name in ("external_id_key", "_K8S_DRIVER_STATUS_KEY"):
+                state_store.delete(getattr(self, name, name))
 
 
 def stage_name(task_id: str, map_index: int = -1) -> str:

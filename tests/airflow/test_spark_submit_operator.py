@@ -14,10 +14,11 @@ from airflow_s3commit import Job, JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.hooks import S3CommitHook, StoreAddress
 from airflow_s3commit.operators import S3CommitSparkSubmitOperator
 from airflow_s3commit.operators.base import FAILURE
-from airflow_s3commit.operators.spark_submit import defaults_file
+from airflow_s3commit.operators.spark_submit import defaults_file, read_properties
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealReference
 from airflow_s3commit.spark import py_files
 from airflow_s3commit.spark.session import BATCHES_BY_COUNT
+from airflow_s3commit.spark.shipping import PROTOCOL_CLASS
 from tests.airflow.runs import TaskStateStore, new_context, pending, set_up, write_stage
 
 SEALED = {"location": "s3://lake/x", "sha256": "e", "tasks": 1, "counts": Counts(files=3), "partitions": {}}
@@ -88,11 +89,10 @@ def test_rows_are_counted_unless_the_user_says_otherwise(store, spark, context) 
 def test_the_package_is_shipped_on_request(store, spark, context, tmp_path, monkeypatch) -> None:
     """With ``ship_package`` the application gets the package's zip beside the user's own files, once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    task = stage_task(set_up(store), ship_package=True, py_files="own.py")
-    task.execute(context)
-    own, package = task.py_files.split(",")
-    assert own == "own.py"
-    assert package == py_files()
+    for own in ("own.py", f" own.py, {py_files()},"):
+        task = stage_task(set_up(store), ship_package=True, py_files=own)
+        task.execute(context)
+        assert task.py_files == f"own.py,{py_files()}"
     assert stage_task(set_up(store), py_files="own.py").py_files == "own.py"
 
 
@@ -147,16 +147,38 @@ def test_additions_keep_those_of_spark_s_own_file(named: bool, store, spark, mon
     assert task.jars == "/a:b.jar,/jars/pending.jar"
 
 
-def test_limits_in_sparks_own_file_are_kept(store, spark, context, monkeypatch, tmp_path) -> None:
+def test_the_task_s_own_conf_overrides_spark_s_file(store, spark, context, monkeypatch, tmp_path) -> None:
+    """As for spark-submit, of which the command line counts before any file."""
+    monkeypatch.setattr("airflow_s3commit.spark.shipping.pending_jar", lambda: "/jars/pending.jar")
+    monkeypatch.setattr(Job, "seal_stage", lambda job, *stage: SealReference(**SEALED))
+    spark.writes = False
+    (tmp_path / "own.conf").write_text("spark.sql.extensions org.example.Delta\n")
+    protocol = {"spark.sql.sources.commitProtocolClass": PROTOCOL_CLASS}
+    own = {"conf": {"spark.sql.extensions": "org.example.Own", **protocol}}
+    file = {"properties_file": str(tmp_path / "own.conf")}
+    stage_task(set_up(store), writer="spark", **own, **file).execute(context)
+    (conf,) = spark.conf
+    assert conf["spark.sql.extensions"] == "org.example.Own,s3commit.spark.CatalogGuard"
+    assert "spark.s3commit.pending.otherwise" not in conf
+
+
+@pytest.mark.parametrize("by_home", [True, False])
+def test_limits_in_sparks_own_file_are_kept(store, spark, monkeypatch, tmp_path, by_home) -> None:
     """An application whose defaults limit its batches gets no other limit, and keeps its Python files."""
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(
         "spark.sql.execution.arrow.maxBytesPerBatch 16m\nspark.submit.pyFiles own.py\n"
     )
-    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    program = tmp_path / "bin" / "spark3-submit"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    for name in ("SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    task = stage_task(set_up(store), ship_package=True, env_vars={"SPARK_HOME": str(tmp_path)})
-    task.execute(context)
+    variables = {"SPARK_HOME": str(tmp_path)} if by_home else {"PATH": str(program.parent)}
+    own = {"env_vars": variables, "spark_binary": "spark-submit" if by_home else program.name}
+    task = stage_task(set_up(store), ship_package=True, **own)
+    task.execute(new_context())
     assert not BATCHES_BY_COUNT.keys() & spark.conf[0].keys()
     assert task.py_files == f"own.py,{py_files()}"
 
@@ -172,6 +194,19 @@ def test_the_defaults_are_where_the_program_looks_for_them(tmp_path) -> None:
     home.mkdir(parents=True)
     assert defaults_file(environment, None) == home / "conf" / "spark-defaults.conf"
     assert defaults_file(environment, "spark3-submit") is None
+    linked = tmp_path / "usr" / "spark3-submit"
+    linked.parent.mkdir()
+    linked.symlink_to(program)
+    assert defaults_file({"PATH": str(linked.parent)}, linked.name) == home / "conf" / "spark-defaults.conf"
+
+
+def test_properties_end_where_their_text_does(tmp_path) -> None:
+    """White space around a value is none of it, and of a file that is no text there is nothing to keep."""
+    file = tmp_path / "spark-defaults.conf"
+    file.write_text("  spark.jars  a.jar \t\n")
+    assert read_properties(file) == {"spark.jars": "a.jar"}
+    file.write_bytes(b"spark.jars a.jar\n\xff")
+    assert read_properties(file) == read_properties(tmp_path / "none") == {}
 
 
 def test_object_options_that_s3a_cannot_apply_stop_the_submission(store, spark, context) -> None:
@@ -211,7 +246,7 @@ def test_keys_leave_the_environment_when_it_fails(store, spark, context, monkeyp
     """A failing application leaves no keys behind either."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     spark.fails_before_seal = True
-    with pytest.raises(AirflowException):
+    with pytest.raises(AirflowException, match=r"^spark-submit ended with 1$"):
         stage_task(set_up(store)).execute(context)
     assert "AWS_ACCESS_KEY_ID" not in os.environ
 
@@ -248,15 +283,36 @@ def test_a_retry_aborts_what_was_not_sealed(store, spark, has_state_store) -> No
     assert len(pending(store)) == 1  # the second attempt's own
 
 
-def test_a_new_job_computes_again(store, spark) -> None:
-    """After a clear the job is another one, and what was sealed for the former is not taken."""
+@pytest.mark.parametrize("known", [True, False])
+def test_a_new_job_computes_again(store, spark, known) -> None:
+    """After a clear the job is another one, and neither a seal nor a driver for the former is taken."""
     remembered = TaskStateStore()
     stage_task(set_up(store)).execute(new_context(1, remembered))
-    remembered.set("spark_job_id", "driver-1")
-    output = stage_task(set_up(store)).execute(new_context(2, remembered))
+    if not known:
+        remembered.clear()
+    remembered.update({"spark_job_id": "driver-1", "k8s_driver_status": "Succeeded"})
+    reference = set_up(store)
+    output = stage_task(reference).execute(new_context(2, remembered))
     assert len(spark.conf) == 2
     assert output["stage_attempt"] == "2"
-    assert "spark_job_id" not in remembered
+    begun = {"job_id": reference["job_id"], "stage_attempt": "2"}
+    assert remembered == {"s3commit.stage_attempt": begun}
+
+
+def test_of_several_sealed_tries_the_last_one_counts(store, spark) -> None:
+    """The highest number is taken, of this stage alone, whatever ids another program gave its attempts."""
+    reference = set_up(store)
+    for stage, attempt in (
+        ("refresh.spark_submit", "9"),
+        ("refresh.spark_submit", "10"),
+        ("refresh.spark_submit", "manual"),
+        ("other", "11"),
+    ):
+        write_stage(store, reference, stage=stage, attempt=attempt)
+    output = stage_task(reference).execute(new_context(12))
+    assert (output["stage"], output["stage_attempt"]) == ("refresh.spark_submit", "10")
+    assert output["location"].endswith("/refresh.spark_submit-10/sealed.json")
+    assert spark.conf == []
 
 
 def test_a_reconnect_keeps_the_attempt_its_driver_has(store, spark, monkeypatch) -> None:
@@ -274,8 +330,17 @@ def test_a_reconnect_keeps_the_attempt_its_driver_has(store, spark, monkeypatch)
     assert output["stage_attempt"] == "1"
 
 
+def test_a_task_that_does_not_reconnect_has_an_attempt_of_its_own(store, spark) -> None:
+    """With ``durable=False`` a driver that Airflow still knows does not count."""
+    reference, remembered = set_up(store), TaskStateStore()
+    begun = {"job_id": reference["job_id"], "stage_attempt": "1"}
+    remembered.update({"s3commit.stage_attempt": begun, "spark_job_id": "driver-1"})
+    output = stage_task(reference, durable=False).execute(new_context(2, remembered))
+    assert output["stage_attempt"] == "2"
+
+
 def test_a_resubmission_is_a_new_attempt(store, spark, monkeypatch) -> None:
-    """If the driver to reconnect to is gone, the new application gets a new attempt."""
+    """If the driver to reconnect to is gone, of whichever try, its uploads are aborted and counted anew."""
     reference, remembered = set_up(store), TaskStateStore()
     write_stage(store, reference, stage="refresh.spark_submit", attempt="1", seal=False)
     remembered.set("s3commit.stage_attempt", {"job_id": reference["job_id"], "stage_attempt": "1"})
@@ -296,22 +361,58 @@ def test_a_resubmission_is_a_new_attempt(store, spark, monkeypatch) -> None:
     monkeypatch.setattr(
         SparkSubmitOperator, "_get_hook", lambda self: SimpleNamespace(_conf=dict(self.conf or {}))
     )
-    output = stage_task(reference).execute(new_context(2, remembered))
-    assert (output["stage_attempt"], hooks) == ("2", ["2"])
+    output = stage_task(reference).execute(new_context(4, remembered))
+    assert (output["stage_attempt"], hooks) == ("4", ["4"])
     assert len(pending(store)) == 1
 
 
-def test_an_application_that_sealed_nothing_is_an_error(store, spark, context) -> None:
-    """An application that ends without output of the stage is not a success."""
+@pytest.mark.parametrize("lacks", [(), ("_K8S_DRIVER_STATUS_KEY",)], ids=["newest provider", "before 6.2"])
+def test_an_application_that_sealed_nothing_is_submitted_again(store, spark, monkeypatch, lacks) -> None:
+    """Its success without output is an error, and a retry does not take its driver for one with output."""
+    for name in lacks:
+        monkeypatch.delattr(SparkSubmitOperator, name)
+    reference, remembered = set_up(store), TaskStateStore()
+    begun = {"job_id": reference["job_id"], "stage_attempt": "1"}
+    remembered.update({"s3commit.stage_attempt": begun, "spark_job_id": "driver-1"})
+    if not lacks:
+        remembered["k8s_driver_status"] = "Succeeded"
     spark.writes = False
     with pytest.raises(AirflowException, match="sealed no output"):
-        stage_task(set_up(store)).execute(context)
+        stage_task(reference, conf={}).execute(new_context(2, remembered))
+    assert remembered == {"s3commit.stage_attempt": begun}
+    before_3_3 = new_context(1)
+    del before_3_3["task_state_store"]
+    with pytest.raises(AirflowException, match="sealed no output"):
+        stage_task(set_up(store)).execute(before_3_3)
+    spark.writes = True
+    assert stage_task(reference).execute(new_context(3, remembered))["stage_attempt"] == "3"
 
 
 def test_mapped_instances_are_stages_of_their_own(store, spark) -> None:
-    """The map index is part of the stage's name."""
+    """The map index is part of the stage's name, unless the task names its stage itself."""
     output = stage_task(set_up(store)).execute(new_context(map_index=3))
     assert output["stage"] == "refresh.spark_submit.3"
+    output = stage_task(set_up(store), stage="load-3").execute(new_context(map_index=3))
+    assert output["stage"] == "load-3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"application_args": ["--day", None]}, r"application_args\[1\] has no value"),
+        ({"application_args": "--day"}, "application_args: it is no list"),
+        ({"stage": 20130101}, "stage has 20130101 where text is meant"),
+        ({"name": 20130101}, "name has 20130101 where text is meant"),
+    ],
+)
+def test_an_argument_that_rendered_wrong_is_final(store, spark, context, arguments, said) -> None:
+    """The task fails without retries before Spark starts, and shows no argument that may be a secret."""
+    task = stage_task(set_up(store), **dict.fromkeys(arguments, "{{ params.it }}"))
+    for name, value in arguments.items():
+        setattr(task, name, value)
+    with pytest.raises(AirflowFailException, match=said):
+        task.execute(context)
+    assert spark.conf == []
 
 
 def test_the_log_ends_with_what_is_pending(store, spark, context, capsys) -> None:
@@ -368,3 +469,22 @@ def test_a_killed_task_submits_nothing_more(store, context, spark, monkeypatch) 
         task.execute(context)
     assert (killed, spark.conf) == (["refresh.spark_submit"], [])
     assert Job.at(store, JobReference.from_dict(reference)).state().state == "open"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_task_that_is_killed_while_its_application_runs_seals_nothing(
+    store, context, spark, monkeypatch, fails
+) -> None:
+    """However the application ends then, the task fails as killed, and what it wrote does not count."""
+    monkeypatch.setattr("airflow_s3commit.spark.shipping.pending_jar", lambda: "/jars/pending.jar")
+    monkeypatch.setattr(SparkSubmitOperator, "on_kill", lambda self: None)
+
+    def ends(operator: S3CommitSparkSubmitOperator, context: dict) -> None:
+        operator.on_kill()
+        if fails:
+            raise AirflowException("Cannot execute: spark-submit flights.py. Error code is: 143.")
+
+    monkeypatch.setattr(SparkSubmitOperator, "execute", ends)
+    with pytest.raises(AirflowException, match="was killed"):
+        stage_task(reference := set_up(store), writer="spark").execute(context)
+    assert not [*Job.at(store, JobReference.from_dict(reference)).sealed_stages()]
