@@ -138,7 +138,7 @@ class S3CommitAbortOperator(CommitStepOperator):
             return ""
         known = getattr(self.get_dag(), "task_dict", {})
         before = {name: len(task.get_flat_relative_ids(upstream=True)) for name, task in known.items()}
-        first = min(failed, key=lambda name: (before.get(failed[name], len(before)), name))
+        first = min(failed, key=lambda name: (before.get(failed[name], len(before)), len(name), name))
         notes = said[failed[first]]
         return f"{first} failed: {notes[0]['why']}" if notes else f"{first} failed, see its log"
 
@@ -155,8 +155,8 @@ class S3CommitAbortOperator(CommitStepOperator):
         names = (name for name, state in states.items() if state == "failed")
         failed = {name: name if name in known else name.rpartition("_")[0] or name for name in names}
         said = {task: pulled(context, [task], FAILURE) for task in {*failed.values()}}
-        jobs = {task: {one.get("job_id", job_id) for one in notes} for task, notes in said.items()}
-        return {name: task for name, task in failed.items() if not jobs[task] or job_id in jobs[task]}, said
+        own = {task: [one for one in said[task] if one.get("job_id", job_id) == job_id] for task in said}
+        return {name: task for name, task in failed.items() if own[task] or not said[task]}, own
 
 
 def abort_until_quiet(
@@ -168,17 +168,16 @@ def abort_until_quiet(
     abort finds uploads that the task has started since the previous one. No abort but the first begins after
     ``until``, by the monotonic clock. It may be called again.
     """
-    found = uploads = abort()
+    uploads = abort()
     for _ in range(_MORE_ABORTS if kill_window else 0):
         if monotonic() + kill_window > until:
             log.warning("There is no time for another abort; a later teardown or a sweep aborts late uploads")
             return uploads
         log.info("Aborting again in %g s, for uploads of tasks that are being killed", kill_window)
         sleep(kill_window)
-        found = abort()
-        uploads += found
+        uploads += (found := abort())
         if not found:
             return uploads
-    if found and kill_window:
+    if kill_window:
         log.warning("A task still uploads for a job that is aborted; a sweep aborts those uploads")
     return uploads

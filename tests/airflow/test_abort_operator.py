@@ -72,7 +72,7 @@ def test_a_job_that_did_not_commit_is_aborted_and_the_run_fails(
     if progress == "published":
         cut_commit_off(store, opened(store, reference), monkeypatch, before="log/")
         assert len(visible(store)) == 1
-    with pytest.raises(AirflowFailException, match="none of its output is visible"):
+    with pytest.raises(AirflowFailException, match=r"^No commit ran\. Job .* none of its output is visible"):
         teardown(reference).execute(context)
     assert (pending(store), visible(store)) == ([], [])
     assert context["ti"].pushed["abort_report"]["uploads"] == (progress != "set up")
@@ -87,18 +87,23 @@ def test_a_job_that_was_already_aborted_still_fails_the_run(store, context) -> N
         teardown(reference).execute(context)
 
 
-def test_an_upload_begun_between_the_two_looks_is_found(store, context, monkeypatch) -> None:
-    """A writer that lived on while it was being killed leaves nothing pending."""
+@pytest.mark.parametrize(("limits", "pauses"), [({}, 5), ({"kill_window": 0}, 0)])
+def test_uploads_begun_between_the_looks_are_found(store, context, monkeypatch, limits, pauses) -> None:
+    """A writer that lives on while it is being killed leaves nothing pending, and all its uploads count."""
     reference = set_up(store)
     write_stage(store, reference, seal=False)
-    late = f"flights/dt=2013-01-01/part-00009-{reference['job_id']}.parquet"
-    monkeypatch.setattr(
-        "airflow_s3commit.operators.abort.sleep",
-        lambda _: store.create_upload("lake", late, metadata={}, content_type="application/octet-stream"),
-    )
+    late, slept = f"flights/dt=2013-01-01/part-00009-{reference['job_id']}.parquet", []
+
+    def writing(seconds: float) -> None:
+        slept.append(seconds)
+        store.create_upload("lake", late, metadata={}, content_type="application/octet-stream")
+
+    monkeypatch.setattr("airflow_s3commit.operators.abort.sleep", writing)
     with pytest.raises(AirflowFailException):
-        S3CommitAbortOperator(task_id="abort", job=reference).execute(context)
+        S3CommitAbortOperator(task_id="abort", job=reference, **limits).execute(context)
     assert pending(store) == []
+    assert slept == [10.0] * pauses
+    assert context["ti"].pushed["abort_report"]["uploads"] == 1 + pauses
 
 
 def test_a_commit_cut_off_after_its_entry_is_finished(store, context, monkeypatch) -> None:
@@ -183,7 +188,7 @@ class Group:
         with DAG("nightly", schedule=None), TaskGroup("refresh"):
             setup = EmptyOperator(task_id="setup").as_setup()
             self.teardown = S3CommitAbortOperator(task_id="abort", job=reference, kill_window=0)
-            setup >> self.teardown
+            [setup, EmptyOperator(task_id="other")] >> self.teardown
         found = {f"refresh.{name}": state for name, state in states.items()}
         ti = context["ti"]
         ti.get_task_states = lambda **_: {ti.run_id: {"refresh.abort": "running", **found}}
@@ -201,10 +206,12 @@ class Group:
 NOTHING_TO_DO = {"setup": "success", "stage": "skipped", "commit": "skipped"}
 
 
-def test_a_run_with_nothing_to_do_succeeds(store, context) -> None:
-    """Without data the job ends and the run succeeds."""
+@pytest.mark.parametrize("others", [{}, {"other": "success"}])
+def test_a_run_with_nothing_to_do_succeeds(store, context, others) -> None:
+    """Without data the job ends and the run succeeds, also beside a stage that wrote nothing."""
     reference = set_up(store)
-    assert Group(reference, context, **NOTHING_TO_DO).teardown.execute(context)["state"] == "skipped"
+    group = Group(reference, context, **NOTHING_TO_DO, **others)
+    assert group.teardown.execute(context)["state"] == "skipped"
     ended = opened(store, reference).state()
     assert (ended.state, ended.reason) == ("aborted", "a task was skipped, or did not run")
 
@@ -293,7 +300,7 @@ def test_a_kept_job_may_have_published_some_of_its_files(store, context, monkeyp
     """The store may fail in the middle of a commit, which the same command then finishes."""
     reference = sealed(store)
     cut_commit_off(store, opened(store, reference), monkeypatch, before="log/")
-    group = Group(reference, context, **FAILED_COMMIT)
+    group = Group(reference, context, **FAILED_COMMIT, other="upstream_failed")
     group.failures["refresh.commit"] = BY_STORE
     with pytest.raises(AirflowFailException, match=r"is sealed and was kept.*s3commit commit s3://"):
         group.teardown.execute(context)
@@ -358,30 +365,44 @@ def test_after_only_failed_tasks_were_cleared_the_teardown_says_what_to_clear(st
     group = Group(reference, context, setup="success", stage="failed", commit="upstream_failed")
     for try_number, said in ((1, r"flights/\.$"), (2, "clear setup too, with all that is downstream")):
         context["ti"].try_number = try_number
-        with pytest.raises(AirflowFailException, match=said):
+        with pytest.raises(AirflowFailException, match=rf"^refresh\.stage failed, see its log\. .*{said}"):
             group.teardown.execute(context)
 
 
 def test_the_first_failure_is_named(store, context) -> None:
-    """The message and the job's end name the first that failed, by the order of tasks, and why."""
+    """Message and end name the first that failed for this job, by tasks and then instances, and why."""
     reference = set_up(store)
     with DAG("nightly", schedule=None), TaskGroup("refresh"):
         setup = EmptyOperator(task_id="setup").as_setup()
-        last, first = EmptyOperator(task_id="a"), EmptyOperator(task_id="b")
+        last, first = EmptyOperator(task_id="a_last"), EmptyOperator(task_id="b")
         abort = S3CommitAbortOperator(task_id="abort", job=reference, kill_window=0)
         setup >> first >> last >> abort
-    states = {"refresh.setup": "success", "refresh.a": "failed", "refresh.b_3": "failed"}
+    failed = ("a_last", "a", "b_10", "b_3")
+    states = {"refresh.setup": "success", **{f"refresh.{name}": "failed" for name in failed}}
+    why = "the Spark application ended with ValueError"
     notes = {
-        "refresh.a": {"why": "NoSuchUpload: late", "by_store": False},
-        "refresh.b": {"why": "the Spark application ended with ValueError", "by_store": False},
+        "refresh.a_last": [{"why": "NoSuchUpload: late", "by_store": False}],
+        "refresh.b": [
+            {"why": "of an instance that is not cleared", "by_store": False, "job_id": "an earlier one"},
+            {"why": why, "by_store": False, "job_id": reference["job_id"]},
+            {"why": "of the tenth", "by_store": False},
+        ],
     }
     ti = context["ti"]
     ti.get_task_states = lambda **_: {ti.run_id: states}
     asked: list[str] = []
-    ti.xcom_pull = lambda *, task_ids, key: [notes.get(name) for name in task_ids if not asked.append(name)]
-    why = "refresh.b_3 failed: the Spark application ended with ValueError"
-    with pytest.raises(AirflowFailException, match=f"^{why}. Job"):
+    ti.xcom_pull = lambda *, task_ids, key: asked.extend(task_ids) or notes.get(*task_ids, [None])
+    with pytest.raises(AirflowFailException, match=rf"^refresh\.b_3 failed: {why}\. Job"):
         abort.execute(context)
     (end,) = latest_endings(store, Destination.parse(reference["destination"]), 1)
-    assert end.reason == why
-    assert sorted(asked) == ["refresh.a", "refresh.b"]
+    assert end.reason == f"refresh.b_3 failed: {why}"
+    assert sorted(asked) == ["refresh.a", "refresh.a_last", "refresh.b"]
+
+
+def test_a_job_is_kept_whatever_an_instance_noted_of_an_earlier_one(store, context) -> None:
+    """Only what tasks noted of this job says whether the store alone made it fail."""
+    group = Group(sealed(store), context, **FAILED_COMMIT)
+    notes = [{**BY_STORE, "job_id": "an earlier one"}, BY_STORE]
+    context["ti"].xcom_pull = lambda *, task_ids, key: notes
+    with pytest.raises(AirflowFailException, match="was kept"):
+        group.teardown.execute(context)
