@@ -98,8 +98,11 @@ class HivePathMapper(PartitionMapper):
         """Return the date of a consumer's key, at midnight UTC; None if no column is a date."""
         if self.date_column is None or self.template is None:
             return None
-        texts = _COLUMN.split(self.template)[::2]
-        found = re.fullmatch("(.+?)".join(map(re.escape, texts)), downstream_key)
+        # A separator may be in a date or another value; a date has as many words as its format.
+        date = re.sub("%.", r"[^\\W_]+", re.escape(self.date_format))
+        parts = [re.escape(part) for part in _COLUMN.split(self.template)]
+        parts[1::2] = [f"({date})" if name == self.date_column else "(.+?)" for name in self._columns]
+        found = re.fullmatch("".join(parts), downstream_key)
         if found is None:
             raise ValueError(f"the key {downstream_key!r} does not match the template {self.template!r}")
         text = found.group(self._columns.index(self.date_column) + 1)

@@ -78,6 +78,8 @@ def test_a_path_that_does_not_fit_is_refused(key) -> None:
         {"template": "{}"},
         {"template": "{dt.year}"},
         {"template": "{dt!r}"},
+        {"template": "{dt}/{"},
+        {"template": "{dt}}"},
         {"template": "{dt:>4}"},
         {"template": "{dt}", "date_column": "day"},
         {"date_column": "dt"},
@@ -92,12 +94,33 @@ def test_a_typo_is_found_when_the_dag_is_parsed(arguments) -> None:
 
 def test_a_key_may_have_a_date() -> None:
     """The consumer's run gets the date as its partition date, and a key without one has none."""
-    mapper = HivePathMapper("{region}/{dt}", date_column="dt", date_format="%Y%m%d")
-    assert mapper.to_partition_date("eu/20130102") == datetime(2013, 1, 2, tzinfo=UTC)
+    mapper = HivePathMapper("{region}.{dt}", date_column="dt", date_format="%Y%m%d")
+    assert mapper.to_partition_date("eu.20130102") == datetime(2013, 1, 2, tzinfo=UTC)
     assert HivePathMapper("{dt}").to_partition_date("2013-01-02") is None
-    for key in ("eu/2013", "20130102"):
+    for key in ("eu.2013", "20130102", "eu-20130102"):
         with pytest.raises(ValueError, match=r"does not match|is no key"):
             mapper.to_partition_date(key)
+
+
+@pytest.mark.parametrize("separator", ["-", "_", ".", "/"])
+@pytest.mark.parametrize("order", ["{{region}}{0}{{dt}}", "of {{dt}}{0}{{region}}{0}"])
+@pytest.mark.parametrize(
+    ("date_format", "dt"), [("%Y-%m-%d", "2013-01-02"), ("%Y_%m_%d", "2013_01_02"), ("%d.%m.%y", "2.1.13")]
+)
+@pytest.mark.parametrize("region", ["eu-west-1", "eu_west.1", "12-34"])
+def test_the_date_of_every_key_is_found(
+    order: str, separator: str, date_format: str, dt: str, region: str
+) -> None:
+    """The separator of a template may be in the date, and in the value of another column, too."""
+    mapper = HivePathMapper(order.format(separator), date_column="dt", date_format=date_format)
+    key = mapper.to_downstream(f"dt={dt}/region={region}")
+    assert mapper.to_partition_date(key) == datetime(2013, 1, 2, tzinfo=UTC)
+
+
+def test_the_scheduler_has_the_whole_mapper() -> None:
+    """It makes the mapper anew from plain values."""
+    mapper = HivePathMapper("{dt}", date_column="dt", date_format="%Y%m%d", max_downstream_keys=5)
+    assert vars(HivePathMapper.deserialize(json.loads(json.dumps(mapper.serialize())))) == vars(mapper)
 
 
 def test_hive_values() -> None:
@@ -162,8 +185,9 @@ def test_the_event_of_a_single_partition_has_its_counts() -> None:
 def test_what_cannot_be_a_key_is_left_out(caplog) -> None:
     """The root, partitions without files and names that are too long make no events, and no error."""
     days, events = Asset("flight_days"), OutletEventAccessors()
-    long = f"name={'x' * 250}"
+    longest = f"name={'x' * 245}"
+    long = f"{longest}x"
     with caplog.at_level(logging.WARNING):
-        announce(events, manifest({"": 1, "dt=1": 1, "dt=2": 0, long: 1}), tables=[], partitions=days)
-    assert events[days].partition_keys == {"dt=1"}
-    assert "over 250 characters" in caplog.text
+        announce(events, manifest({"": 1, longest: 1, "dt=2": 0, long: 1}), tables=[], partitions=days)
+    assert events[days].partition_keys == {longest}
+    assert "for 1 partitions with names over 250 characters" in caplog.text

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.providers.openlineage.extractors import ExtractorManager
 from airflow.providers.openlineage.extractors.base import DefaultExtractor
+from msgspec.structs import replace
 
 from airflow_s3commit import Destination, latest_manifest
 from airflow_s3commit.assets import lineage_of
@@ -55,7 +56,7 @@ def test_the_manager_takes_the_operator_for_one_that_knows_its_lineage() -> None
 
 
 def test_what_was_replaced_is_an_overwrite(store: MemoryStore, context: dict[str, Any]) -> None:
-    """The event of a commit that removed older files has their number."""
+    """The event of a commit that removed older files says so, beside the number of new rows."""
     from airflow_s3commit import Job, JobOptions, JobReference  # noqa: PLC0415
     from airflow_s3commit.assets import lineage_of  # noqa: PLC0415
 
@@ -65,7 +66,8 @@ def test_what_was_replaced_is_an_overwrite(store: MemoryStore, context: dict[str
     write_stage(store, reference, files={"dt=1/new.parquet": b"rows"})
     job.seal()
     manifest = Job.at(store, JobReference.from_dict(reference)).commit()
-    (output,) = lineage_of(manifest).outputs
+    (output,) = lineage_of(replace(manifest, counts=replace(manifest.counts, rows=7))).outputs
+    assert output.outputFacets["outputStatistics"].rowCount == 7
     assert output.facets["lifecycleStateChange"].lifecycleStateChange.value == "OVERWRITE"
 
 
