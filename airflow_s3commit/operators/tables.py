@@ -175,7 +175,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
                 self.log.exception("Sweeping %s failed", uri)
                 failures[uri] = str(error)
         counts = {"gone": gone, "failures": len(failures), "failed": list(failures)[:_MOST_NAMED]}
-        return {"destinations": len(reports), **_totals(reports), **counts}
+        return {"destinations": len(reports), **_totals(reports), **counts, "dry_run": dry}
 
 
 class S3CommitCompactOperator(JobOptionsOperator):

@@ -12,7 +12,7 @@ from airflow_s3commit import InvalidOption, Job, latest_manifest, write_table
 from airflow_s3commit.operators import S3CommitCompactOperator
 from airflow_s3commit.operators.setup import job_context
 from airflow_s3commit.protocol.model.destination import Destination
-from tests.airflow.runs import DAY, FLIGHTS, new_context, pending, write_stage
+from tests.airflow.runs import DAY, FLIGHTS, new_context, pending, visible, write_stage
 
 
 def filled(store) -> None:
@@ -42,6 +42,28 @@ def test_a_refusal_is_final(store, context) -> None:
         task.execute(context)
     with pytest.raises(InvalidOption, match="compact: options: retain"):
         S3CommitCompactOperator(task_id="compact", destination=FLIGHTS, retain="soon")
+
+
+def test_its_options_count(store, context) -> None:
+    """A file ends after the given size, by default 128 MiB, and what is replaced is retained as asked."""
+    filled(store)
+    asked = {"task_id": "compact", "destination": FLIGHTS, "retain": "7d"}
+    assert S3CommitCompactOperator(**asked, target_bytes=1).execute(context)["generation"] is None
+    task = S3CommitCompactOperator(**asked)
+    assert task.target_bytes == 2**27
+    assert task.execute(context)["files"] == 1
+    assert len(visible(store)) == 3
+
+
+def test_only_the_named_partitions_are_compacted(store, context) -> None:
+    """The others keep their small files."""
+    filled(store)
+    for number in range(2):
+        rows = pa.table({"id": [number], "dt": ["2013-01-02"]})
+        write_table(rows, FLIGHTS, store=store, conflict_mode="append", partition_by=["dt"])
+    task = S3CommitCompactOperator(task_id="compact", destination=FLIGHTS, partitions=[DAY])
+    assert task.execute(context)["partitions"] == 1
+    assert len(visible(store)) == 3
 
 
 def test_a_retry_aborts_what_a_killed_try_has_uploaded(store, monkeypatch) -> None:

@@ -46,9 +46,11 @@ def extra(request, seaweed, tmp_path):
 def test_a_commit_is_a_snapshot_in_the_catalog_of_the_connection(lake, extra, context, monkeypatch) -> None:
     """The rows are read by way of the catalog; a retry adds nothing, and the XCom is small."""
     connection = {"conn_type": "iceberg", "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", json.dumps(connection))
-    load_catalog("iceberg_default", **extra).create_namespace("lake")
-    task = S3CommitPublishIcebergOperator(task_id="publish", destination=lake.uri, table=NAME)
+    monkeypatch.setenv("AIRFLOW_CONN_CATALOG", json.dumps(connection))
+    load_catalog("catalog", **extra).create_namespace("lake")
+    task = S3CommitPublishIcebergOperator(
+        task_id="publish", destination=lake.uri, table=NAME, iceberg_conn_id="catalog"
+    )
     lake.write(rows(0))
     first, second = task.execute(context), task.execute(context)
     lake.write(rows(100), "replace")
@@ -56,7 +58,7 @@ def test_a_commit_is_a_snapshot_in_the_catalog_of_the_connection(lake, extra, co
     assert [one["published"] for one in (first, second, third)] == [1, 0, 1]
     assert third["generation"] == 3
     json.dumps(third)
-    table = load_catalog("iceberg_default", **extra).load_table(NAME)
+    table = load_catalog("catalog", **extra).load_table(NAME)
     assert in_order(table.scan().to_arrow()) == lake.truth()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from airflow.providers.amazon.aws.hooks import glue_catalog
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit import JobOptions, write_table
@@ -85,8 +87,33 @@ def test_another_table_of_the_name_is_left_alone(store, context) -> None:
 
 def test_a_table_that_is_not_published_is_not_registered(store, context) -> None:
     """Engines would find no version there."""
+    with glue_client(), pytest.raises(AirflowFailException, match="s3commit publish"):
+        register_table().execute(context)
     commit(store)
     with glue_client() as client:
         with pytest.raises(AirflowFailException, match="s3commit publish"):
             register_table().execute(context)
         assert [one["Name"] for one in client.get_tables(DatabaseName="lake")["TableList"]] == ["flights"]
+
+
+@pytest.mark.parametrize(("glue_conn_id", "used"), [(None, "lake"), ("glue", "glue")])
+def test_the_account_and_the_connection_of_the_catalog_are_the_task_s(
+    store, context, monkeypatch, glue_conn_id, used
+) -> None:
+    """Another account than the connection's own is named in every request, by both operators."""
+    publish(store)
+    accounts, hooks = set(), []
+    account = {"catalog_id": "123456789012", "aws_conn_id": "lake", "glue_conn_id": glue_conn_id}
+    with glue_client() as client:
+        for request in ("Get", "BatchGet", "Create", "BatchCreate", "Update"):
+            for name in ("Table", "Partitions", "Partition"):
+                event = f"provide-client-params.glue.{request}{name}"
+                client.meta.events.register(event, lambda params, **_: accounts.add(params.get("CatalogId")))
+        hook = lambda *, aws_conn_id: hooks.append(aws_conn_id) or SimpleNamespace(conn=client)  # noqa: E731
+        monkeypatch.setattr(glue_catalog, "GlueCatalogHook", hook)
+        for kind, more in (
+            (S3CommitRegisterPartitionsOperator, {"table": "flights"}),
+            (S3CommitRegisterTableOperator, {"table": "delays", "destination": FLIGHTS}),
+        ):
+            kind(task_id="register", database="lake", **more, **account).execute(context)
+    assert (accounts, hooks) == ({"123456789012"}, [used, used])

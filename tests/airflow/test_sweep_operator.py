@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_s3commit import Destination, register_destination
+from airflow_s3commit import Destination, Job, JobOptions, register_destination
 from airflow_s3commit.exceptions import AccessDenied
+from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.operators import S3CommitSweepOperator, tables
+from airflow_s3commit.protocol import sweep_plan
 from airflow_s3commit.protocol.metadata.registry import read_registry
 from airflow_s3commit.protocol.sweep_plan import plan_sweep
 from tests.airflow.runs import FLIGHTS, commit, pending, rendered, set_up, visible, write_stage
@@ -33,6 +36,11 @@ def dead(store) -> dict[str, str]:
 def sweeper(**arguments: object) -> S3CommitSweepOperator:
     """Return the task."""
     return S3CommitSweepOperator(**{"task_id": "sweep", "destination": FLIGHTS, **arguments})
+
+
+def denied(*_: object, **__: object) -> object:
+    """Take the place of a removal."""
+    raise AccessDenied("403 on AbortMultipartUpload")
 
 
 def test_it_is_a_dry_run_by_default(store, context, dead) -> None:
@@ -100,10 +108,6 @@ def test_its_arguments_are_templates(store, context, dead, written, left) -> Non
 
 def test_a_failure_leaves_room_for_a_retry(store, context, dead, monkeypatch) -> None:
     """What could not be removed fails the task after the rest, with the totals pushed."""
-
-    def denied(*_: object, **__: object) -> object:
-        raise AccessDenied("403 on AbortMultipartUpload")
-
     monkeypatch.setattr("airflow_s3commit.protocol.sweep.carry_out", denied)
     with pytest.raises(AirflowException, match="403") as raised:
         sweeper(apply=True).execute(context)
@@ -117,6 +121,41 @@ def test_the_log_is_a_table_of_what_was_found(store, context, dead, capsys) -> N
     logged = capsys.readouterr().out
     assert f"job {dead['job_id']}" in logged
     assert "silent" in logged
+
+
+def test_a_staging_elsewhere_is_swept_too(store, context) -> None:
+    """What outlived the record that names it is found by the argument alone."""
+    job = Job.setup(store, FLIGHTS, options=JobOptions(staging="s3://lake/private/"))
+    job.abort()
+    left = f"private/__magic_job-{job.reference.job_id}/left"
+    store.put("lake", left, b"")
+    for staging, count in ((None, 1), ("s3://lake/private/", 0)):
+        sweeper(apply=True, older_than=0, staging=staging).execute(context)
+        assert len([*store.list_objects("lake", "private/")]) == count
+
+
+def test_the_log_names_what_is_not_removed(store, context, dead, capsys, monkeypatch) -> None:
+    """What is too young, what has changed since the plan, and what cannot be removed."""
+    plan, young = sweep_plan.plan_sweep, set_up(store)
+    write_stage(store, young)
+    stray = store.create_upload("lake", "flights/stray", metadata={}, content_type="x")
+
+    def overtaken(*what: Any, **how: Any) -> Any:
+        planned = plan(*what, **how)
+        store.abort_upload("lake", "flights/stray", stray)
+        return planned
+
+    now = store._now() + 2 * DAY
+    store._now = lambda: now
+    write_stage(store, young, attempt="2")
+    monkeypatch.setattr(sweep_plan, "plan_sweep", overtaken)
+    monkeypatch.setattr("airflow_s3commit.protocol.sweep.carry_out", denied)
+    with pytest.raises(AirflowException, match="403"):
+        sweeper(apply=True, older_than="1d").execute(context)
+    logged = capsys.readouterr().out
+    assert re.search(f"Left alone: .*{young['job_id']}", logged)
+    assert re.search("Skipped: .*flights/stray.*it is gone", logged)
+    assert re.search(f"Failed: .*{dead['job_id']}.*403", logged)
 
 
 def test_a_lost_destination_is_refused(store, context) -> None:
@@ -133,7 +172,8 @@ def test_its_probes_are_encrypted_as_asked(store, context, monkeypatch) -> None:
         store, "put", lambda *args, **kwargs: sent.append(kwargs.get("headers")) or put(*args, **kwargs)
     )
     store.create_upload("lake", "flights/stray", metadata={}, content_type="x")
-    sweeper(apply=True, older_than=1, object_options={"sse": "AES256"}).execute(context)
+    asked = {"apply": True, "older_than": 0, "object_options": {"sse": "AES256"}}
+    assert sweeper(**asked).execute(context)["swept"]["uploads"] == 1
     assert sent
     assert all(headers == {"x-amz-server-side-encryption": "AES256"} for headers in sent)
 
@@ -156,8 +196,35 @@ def test_a_pattern_sweeps_the_destinations_of_the_registry(store, context, dead,
     assert (report["destinations"], report["swept"]["jobs"], report["failures"]) == (1, 1, 0)
     assert [upload.key for upload in store.list_uploads("lake", "")] == ["foreign/part-0"]
     assert before - known() == {"s3://lake/gone/"}
+    nothing = sweeper(destination="s3://lake/none-*", apply=True).execute(context)
+    assert (nothing["destinations"], nothing["dry_run"]) == (0, False)
     with pytest.raises(AirflowException, match="s3://no-such-bucket/x/"):
         sweeper(destination="*", older_than=0).execute(context)
+
+
+def test_each_registered_destination_is_swept_as_it_is_asked(store, context, dead, monkeypatch) -> None:
+    """By its own connection, with the task's age and encryption; what cannot be removed is a failure."""
+    monkeypatch.setattr(tables, "REGISTRY", "s3://lake/registry/")
+    monkeypatch.setattr(tables, "REGISTRY_CONNECTION", "ops")
+    register_destination(store, tables.REGISTRY, FLIGHTS, aws_conn_id="lake")
+    made, sent, hook, put = [], [], tables.S3CommitHook, store.put
+    monkeypatch.setattr(
+        tables, "S3CommitHook", lambda conn, **how: made.append((conn, how)) or hook(conn, **how)
+    )
+    monkeypatch.setattr(
+        store, "put", lambda *what, **how: sent.append(how.get("headers")) or put(*what, **how)
+    )
+    sweep = {"destination": "s3://lake/*", "apply": True, "object_options": {"sse": "AES256"}}
+    assert sweeper(**sweep, older_than="11d").execute(context)["found"]["jobs"] == 0
+    assert made == [("ops", {}), ("lake", {"on_retry": count_retry})]
+    with monkeypatch.context() as kept:
+        kept.setattr("airflow_s3commit.protocol.sweep.carry_out", denied)
+        with pytest.raises(AirflowException, match=f"{FLIGHTS}: 1 removals failed"):
+            sweeper(**sweep, older_than="7d").execute(context)
+    told = context["ti"].pushed["sweep_report"]
+    assert (told["failed"], told["swept"]["failures"]) == ([FLIGHTS], 1)
+    assert sweeper(**sweep, older_than="7d").execute(context)["swept"]["jobs"] == 1
+    assert {json.dumps(headers) for headers in sent} == {'{"x-amz-server-side-encryption": "AES256"}'}
 
 
 def test_a_registered_destination_without_its_connection_is_a_failure(store, context, monkeypatch) -> None:
