@@ -156,7 +156,6 @@ class S3CommitHook(BaseHook):
                 reader = S3Hook(aws_conn_id=self.aws_conn_id)
                 try:
                     reader.conn_config.get_service_endpoint_url("s3")
-                    _path_style(reader)
                 except (AttributeError, TypeError) as error:
                     raise StoreUnsuitable(
                         f"the extra of the connection {self.aws_conn_id!r} cannot be used ({error}): its"

@@ -228,7 +228,7 @@ def _outputs(
 
     dag_run, dag = context.get("dag_run"), context.get("dag")
     run_id = str(context.get("run_id") or getattr(dag_run, "run_id", None))
-    dag_id = str(getattr(dag, "dag_id", None) or getattr(dag_run, "dag_id", None))
+    dag_id = str(getattr(dag, "dag_id", None))
     for task_id in task_ids:
         if monotonic() > until:
             raise TimeoutError

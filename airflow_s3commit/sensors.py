@@ -97,7 +97,7 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
                 f" {', '.join(_CONDITIONS)}."
             )
         readers = {name: partial(self._condition, name) for name in (*_CONDITIONS, "min_files")}
-        self.check(search_depth=at_least(1, int), poke_interval=at_least(0), **readers)
+        self.check(search_depth=at_least(1, int), **readers)
 
     def execute(self, context: Context) -> Any:
         """Wait here, or poke once and wait in the triggerer; return the manifest's summary."""
@@ -210,7 +210,7 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
         return Criteria.of(**{name: readers[name](value) if name in readers else value})
 
     def _moment(self, given: Any) -> Any:
-        if given is None or (isinstance(given, str) and given.strip() in {"", "None"}):
-            return given
+        if given is None:
+            return None
         dag, before = self.get_dag(), self._began_after or datetime.now(UTC)
         return moment_of(given, before=before, zone="UTC" if dag is None else dag.timezone)

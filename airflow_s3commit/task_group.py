@@ -152,9 +152,7 @@ class S3CommitGroup:
             if not hasattr(operator, "on_execute_callback"):
                 raise ValueError(f"{operator} is no task; give the stage's name to the task that seals it")
             check_value(f"Task {operator.task_id}", "name", lambda one: check_id(one, "stage"), name)
-            given = operator.on_execute_callback or []
-            others = list(given) if isinstance(given, Sequence) else [given]
-            operator.on_execute_callback = [partial(note_try, stage=name), *others]
+            operator.on_execute_callback = [partial(note_try, stage=name), *operator.on_execute_callback]
             self._named.append(operator.task_id)
         self._stages.append(operator)
         return task

@@ -115,7 +115,7 @@ class CheckedOperator(BaseOperator):
             raise AirflowFailException(f"Task {self.task_id}: {name}: {error}.") from error
 
     def require_text(self, *names: str) -> None:
-        """Refuse arguments that in this run are neither text nor a collection of it, or are needed and None.
+        """Refuse arguments that in this run are no text, or are needed and None.
 
         Native rendering turns text such as ``2013_01_05`` into the number 20130105, which cannot be undone.
         """
@@ -125,13 +125,11 @@ class CheckedOperator(BaseOperator):
                 raise AirflowFailException(
                     f"Task {self.task_id}: {name} has no value in this run: check what its template reads."
                 )
-            several = value.values() if isinstance(value, Mapping) else value
-            for one in several if isinstance(value, Mapping | list | tuple) else [value]:
-                if one is not None and not isinstance(one, str):
-                    raise AirflowFailException(
-                        f"Task {self.task_id}: {name} has {one!r} where text is meant. Native rendering turns"
-                        " text into numbers: put quotes into the template, as in \"'{{ ds_nodash }}'\"."
-                    )
+            if value is not None and not isinstance(value, str):
+                raise AirflowFailException(
+                    f"Task {self.task_id}: {name} has {value!r} where text is meant. Native rendering turns"
+                    " text into numbers: put quotes into the template, as in \"'{{ ds_nodash }}'\"."
+                )
 
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: Any = None

@@ -149,10 +149,9 @@ class S3CommitSetupOperator(JobOptionsOperator):
         self.require_text("destination")
         facts, options = job_context(context), job_options(self.options)
         stages = self._stages_of_earlier_try(context)
-        if stages and {*stages.values()} <= {"success", "skipped"}:
-            taken = self._taken_up(facts, options)
-            if taken is not None:
-                return taken
+        none_cleared = stages and {*stages.values()} <= {"success", "skipped"}
+        if none_cleared and (taken := self._taken_up(facts, options)):
+            return taken
         self._refuse_kept(context, facts, stages)
         reference = self._reference(str(uuid4()), options)
         # Before the job exists: by this Airflow's database confirms whose job it is.

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.execution_time.xcom import XCom
+from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_s3commit import Job, notifications
 from airflow_s3commit.exceptions import Unavailable
+from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitSetupOperator
 from tests.airflow.runs import FLIGHTS, commit, new_context, pending, set_up, visible, write_stage
@@ -55,6 +57,29 @@ def test_it_needs_no_task_instance(store, dag, xcoms) -> None:
     assert pending(store) == []
 
 
+def test_the_scheduler_s_copy_of_a_dag_is_enough(store, dag, xcoms) -> None:
+    """It has the tasks by their types, and no environment for templates."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    xcoms["nightly", "run", "setup"] = [reference]
+    copy = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    notifier()({"dag": copy, "run_id": "run"})
+    assert pending(store) == []
+
+
+@pytest.mark.parametrize(("limit", "step", "timeout"), [(30.0, 10.0, 10.0), (1.5, 0.5, 1.0)])
+def test_a_store_that_does_not_answer_is_given_up_in_time(store, monkeypatch, limit, step, timeout) -> None:
+    """A third of the time is for the retries of one request, which waits for a second at least."""
+    made, hook = [], notifications.S3CommitHook
+    monkeypatch.setattr(notifications, "_row", SimpleNamespace(began=0.0, ended=0.0))
+    monkeypatch.setattr(notifications, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(
+        notifications, "S3CommitHook", lambda conn, **how: made.append((conn, how)) or hook(conn, **how)
+    )
+    notifier(job=set_up(store), time_limit=limit, aws_conn_id="lake").notify({"run_id": "run"})
+    assert made == [("lake", {"retry_deadline": step, "timeout": timeout, "on_retry": count_retry})]
+
+
 def test_it_works_as_a_tasks_callback(store, dag, xcoms) -> None:
     """With a full context it does the same."""
     reference = set_up(store)
@@ -64,11 +89,21 @@ def test_it_works_as_a_tasks_callback(store, dag, xcoms) -> None:
     assert pending(store) == []
 
 
-def test_it_takes_a_reference_by_template(store, dag, xcoms) -> None:
-    """A reference that is passed in needs no XCom at all."""
-    reference = set_up(store)
-    write_stage(store, reference)
-    notifier(job=reference)({"dag": dag, "run_id": "run"})
+@pytest.mark.parametrize("several", [False, True])
+def test_it_takes_references_by_template(store, dag, xcoms, several) -> None:
+    """A reference that is passed in, or several, need no XCom at all."""
+    references = [set_up(store), set_up(store)]
+    for reference in references:
+        write_stage(store, reference)
+    notifier(job=references if several else references[0])({"dag": dag, "run_id": "run"})
+    assert len(pending(store)) == 1 - several
+
+
+def test_xcoms_that_are_no_reference_are_left_out(store, dag, xcoms) -> None:
+    """A setup that failed may have left anything there; the others' jobs are aborted."""
+    write_stage(store, reference := set_up(store))
+    xcoms["nightly", "run", "setup"] = [None, "text", {"state": "open"}, reference]
+    notifier(setup_task_ids="setup")({"dag": dag, "dag_run": SimpleNamespace(run_id="run")})
     assert pending(store) == []
 
 
@@ -93,14 +128,16 @@ def test_a_setup_task_that_is_not_in_the_dag_is_an_error(store, dag, xcoms, monk
     assert pending(store) == []
 
 
-def test_it_may_be_called_again_and_leaves_commits_alone(store, dag, xcoms) -> None:
+def test_it_may_be_called_again_and_leaves_commits_alone(store, dag, xcoms, monkeypatch) -> None:
     """Called twice for a committed and an uncommitted job, it leaves the one and aborts the other."""
     committed, failed = commit(store), set_up(store)
     write_stage(store, failed)
     xcoms["nightly", "run", "setup"] = [committed, failed]
     before = visible(store)
     for _ in range(2):
-        notifier()({"dag": dag, "run_id": "run"})
+        calling = notifier()
+        monkeypatch.setattr(calling.log, "error", pytest.fail)
+        calling({"dag": dag, "run_id": "run"})
     assert (visible(store), pending(store)) == (before, [])
 
 
@@ -128,7 +165,7 @@ def test_it_aborts_until_a_killed_task_is_quiet(store, dag, xcoms, monkeypatch, 
     """Airflow calls it while tasks still write, so it looks up to six times while it finds uploads."""
     reference = set_up(store)
     write_stage(store, reference)
-    xcoms["nightly", "run", "setup"] = [reference]
+    xcoms["nightly", "run", "setup"] = [set_up(store), reference]
     late = f"flights/dt=2013-01-01/part-00009-{reference['job_id']}.parquet"
     slept: list[float] = []
 
@@ -153,6 +190,7 @@ def test_one_job_s_error_is_logged_and_the_others_are_aborted(store, dag, xcoms,
     """Any error with a job is logged, and the other jobs get their turn in each look."""
     broken, whole = set_up(store), set_up(store)
     write_stage(store, whole)
+    error.add_note("the step")
     xcoms["nightly", "run", "setup"] = [broken, whole]
     abort, tried = Job.abort, []
 
@@ -166,21 +204,25 @@ def test_one_job_s_error_is_logged_and_the_others_are_aborted(store, dag, xcoms,
     monkeypatch.setattr("airflow_s3commit.operators.abort.sleep", lambda _: None)
     said: list[str] = []
     calling = notifier(kill_window=1)
-    for level in ("error", "exception"):
-        monkeypatch.setattr(calling.log, level, lambda text, *rest: said.append(text % rest))
+    of_store = isinstance(error, Unavailable)
+    for level, expected in (("error", of_store), ("exception", not of_store)):
+        log = (lambda text, *rest: said.append(text % rest)) if expected else pytest.fail
+        monkeypatch.setattr(calling.log, level, log)
     calling({"dag": dag, "run_id": "run"})
     assert tried == [broken["job_id"], whole["job_id"]] * 6
     assert pending(store) == []
-    assert all(broken["job_id"] in line for line in said)
+    assert all(broken["job_id"] in line and ("the step" in line) == of_store for line in said)
     assert len(said) == 6
 
 
 def test_it_returns_within_its_limit(store, dag, xcoms, monkeypatch) -> None:
-    """A store that does not answer does not hold the callback."""
+    """A store that does not answer holds neither the callback nor the end of its process."""
     xcoms["nightly", "run", "setup"] = [set_up(store)]
     answered = threading.Event()
     monkeypatch.setattr(Job, "abort", lambda self, **_: answered.wait(60) and SimpleNamespace(uploads=0))
+    before = {*threading.enumerate()}
     notifier(time_limit=0.05)({"dag": dag, "run_id": "run"})
+    assert [one.daemon for one in {*threading.enumerate()} - before] == [True]
     answered.set()
 
 
@@ -204,20 +246,43 @@ def test_notifiers_in_a_row_share_the_time(store, dag, xcoms, monkeypatch) -> No
     assert ends == [1010.0, 1010.0, 1010.0]
     assert len(said) == 2
     assert pending(store) == []
-    now[0] += 60
+    now[0] += 5
     AbortUploadsNotifier(kill_window=10, time_limit=15)({"dag": dag, "run_id": "run"})
-    assert now[0] == 1010.0 + 60 + 10
+    assert now[0] == 1010.0 + 5 + 10
 
 
-@pytest.mark.parametrize(("reason", "left"), [("task_failure", 1), ("timed_out", 0)])
-def test_a_job_that_the_teardown_kept_is_left_alone(store, dag, xcoms, reason, left) -> None:
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [({}, [35, 25, 15, 5, 4]), ({"time_limit": 15}, [15, 5, 4, 4, 4]), ({"time_limit": 2}, [2, 2, 2, 2, 2])],
+)
+def test_each_notifier_of_a_row_has_a_few_seconds(monkeypatch, limit, seconds) -> None:
+    """The last one of a long row makes its first abort, too, unless its own limit is shorter."""
+    now, given = [1000.0], []
+
+    def notified(self: AbortUploadsNotifier, context: Any, deadline: float) -> None:
+        given.append(deadline - now[0])
+        now[0] += 10
+
+    monkeypatch.setattr(notifications, "monotonic", lambda: now[0])
+    monkeypatch.setattr(notifications, "_row", SimpleNamespace(began=0.0, ended=0.0))
+    monkeypatch.setattr(AbortUploadsNotifier, "_notify", notified)
+    for _ in seconds:
+        AbortUploadsNotifier(**limit).notify({})
+    assert given == seconds
+
+
+@pytest.mark.parametrize(
+    ("reason", "state", "left"),
+    [("task_failure", "kept", 1), ("task_failure", "aborted", 0), ("timed_out", "kept", 0)],
+)
+def test_a_job_that_the_teardown_kept_is_left_alone(store, dag, xcoms, *, reason, state, left) -> None:
     """The callback of a failed run keeps it too, but a timeout runs no teardown, and the report is older."""
     reference = set_up(store)
     write_stage(store, reference)
     with dag:
         S3CommitAbortOperator(task_id="abort", job=reference)
     xcoms["nightly", "run", "setup"] = [reference]
-    xcoms["nightly", "run", "abort", "abort_report"] = [{"job_id": reference["job_id"], "state": "kept"}]
+    xcoms["nightly", "run", "abort", "abort_report"] = [{"job_id": reference["job_id"], "state": state}]
     notifier()({"dag": dag, "run_id": "run", "reason": reason})
     assert len(pending(store)) == left
 

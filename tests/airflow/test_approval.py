@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time import hitl
 
 from airflow_s3commit.operators import S3CommitAuditOperator
+from airflow_s3commit.operators.base import FAILURE
 from tests.airflow.runs import pending, set_up, visible, write_stage
 
 
@@ -127,3 +128,4 @@ def test_anything_else_is_a_rejection(context, written, questions, event, said) 
     task = gate(written, 2)
     with pytest.raises(AirflowFailException, match=said):
         answer(task, context, asked(task, context), **event)
+    assert said in context["ti"].pushed[FAILURE]["why"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +21,10 @@ from airflow_s3commit.operators import (
     S3CommitResolveConflictsOperator,
     S3CommitStagesOperator,
 )
-from airflow_s3commit.operators.base import FAILURE
+from airflow_s3commit.operators.base import NO_OUTPUT
 from airflow_s3commit.protocol.steps.seal import seal_stage
 from tests.airflow.runs import DAY, FLIGHTS, commit, pending, rendered, set_up, visible, write_stage
+from tests.fakes import ManualClock
 
 
 def resolve(reference, stages=None):
@@ -98,6 +100,15 @@ def test_a_mapped_stage_counts_with_all_its_instances(store, context) -> None:
         write_stage(store, reference, stage=f"s-{n}", files={f"dt={n}/part.parquet": b"x"}) for n in range(3)
     ]
     assert resolve(reference, [mapped]).execute(context)["seal"]["files"] == 3
+
+
+def test_no_stage_is_neither_every_stage_nor_an_empty_output(store, context) -> None:
+    """If all were skipped, what an earlier try has sealed does not count; if none sealed, that is refused."""
+    reference = set_up(store)
+    with pytest.raises(AirflowFailException, match="has no sealed stage"):
+        resolve(reference).execute(context)
+    write_stage(store, reference)
+    assert resolve(reference, []).execute(context)["seal"]["files"] == 0
 
 
 def test_a_stage_without_output_is_refused_by_name(store, context) -> None:
@@ -177,7 +188,8 @@ def test_a_seal_other_than_the_expected_one_is_refused(store, context) -> None:
     write_stage(store, reference)
     conflicts = resolve(reference).execute(context)
     conflicts["seal"]["sha256"] = "0" * 64
-    for wrong in (conflicts, {"seal": conflicts["seal"]}, "conflicts"):
+    sealed = {"seal": conflicts["seal"]}
+    for wrong in (conflicts, sealed, {**sealed, "preview": {"generation": "next"}}, {}, "conflicts"):
         with pytest.raises(AirflowFailException, match=r"is not the seal|pass the output of"):
             rendered(S3CommitJobOperator, "commit", job=reference, conflicts=wrong).execute(context)
     assert visible(store) == []
@@ -278,12 +290,27 @@ def test_one_asset_is_not_both() -> None:
         )
 
 
-def test_a_killed_commit_stops_completing(store) -> None:
-    """After on_kill the next report of progress ends the commit."""
-    killed = S3CommitJobOperator(task_id="commit", job=set_up(store))
-    killed.on_kill()
-    with pytest.raises(AirflowException, match="killed after 1 of 3 files"):
-        killed.report_progress(Progress(files_done=1, files_total=3, bytes_done=1, seconds=0.1))
+def test_a_killed_commit_stops_completing(store, context, monkeypatch) -> None:
+    """After on_kill the next report of progress ends the commit before its entry in the log."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    resolve(reference).execute(context)
+    task, complete = S3CommitJobOperator(task_id="commit", job=reference), store.complete_upload
+    monkeypatch.setattr(store, "complete_upload", lambda *what: task.on_kill() or complete(*what))
+    with pytest.raises(AirflowException, match="killed after 1 of 1 files"):
+        task.execute(context)
+    assert Job.at(store, JobReference.from_dict(reference)).state().state == "sealed"
+
+
+def test_a_long_commit_logs_its_progress(store, monkeypatch, capsys) -> None:
+    """Every few seconds, and not only at its end, the log says how far it is."""
+    clock = ManualClock()
+    monkeypatch.setattr("airflow_s3commit.protocol.metadata.pending_uploads.SystemClock", lambda: clock)
+    task = S3CommitJobOperator(task_id="commit", job=set_up(store))
+    for done in range(1, 9):
+        task.report_progress(Progress(files_done=done, files_total=9, bytes_done=done, seconds=1.0))
+        clock.advance(2)
+    assert re.findall(r"Completed (\d) of 9", capsys.readouterr().out) == ["4", "7"]
 
 
 def test_a_stage_of_another_job_is_refused(store, context) -> None:
@@ -337,6 +364,20 @@ def test_links_go_to_the_console_of_the_partition(region: str | None, host: str)
     query = f"region={region}&" if region else ""
     expected = f"https://{host}/s3/object/lake?{query}prefix=flights%2Fdt%3D1%2Fa.json"
     assert console_url("s3://lake/flights/dt=1/a.json", region) == expected
+
+
+def test_the_region_of_a_link_is_that_of_the_connection_or_of_the_environment(monkeypatch) -> None:
+    """boto3 takes the variable where the connection has no region; without a manifest there is no link."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "cn-north-1")
+    uri, key = "s3://lake/a.json", SimpleNamespace(dag_id="nightly", run_id="r")
+
+    def link(**found: Any) -> str:
+        return links.ManifestLink().get_link(SimpleNamespace(**found), ti_key=key)
+
+    there = StoreAddress(region="us-gov-west-1")
+    assert link(manifest_uri=uri, address=there) == console_url(uri, "us-gov-west-1")
+    assert link(manifest_uri=uri, address=StoreAddress()) == console_url(uri, "cn-north-1")
+    assert link(manifest_uri=None, address=there) == link(manifest_uri=uri, address=None) == ""
 
 
 def test_links_to_the_page_need_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,9 +436,10 @@ def without_files(store, reference, context, **asked: str) -> dict:
 
 def test_a_commit_without_files_follows_the_option(store, context) -> None:
     """By a group's default there is no commit; ``commit`` makes an empty one."""
+    reference = set_up(store)
     with pytest.raises(AirflowSkipException):
-        without_files(store, set_up(store), context, on_empty="skip")
-    assert FAILURE not in context["ti"].pushed
+        without_files(store, reference, context, on_empty="skip")
+    assert context["ti"].pushed == {NO_OUTPUT: reference["job_id"]}
     reference = set_up(store)
     without_files(store, reference, context, on_empty="commit")
     summary = S3CommitJobOperator(task_id="commit", job=reference).execute(context)

@@ -7,6 +7,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from time import monotonic
 
 import pytest
 
@@ -38,9 +39,10 @@ def connect(monkeypatch):
 
 
 def test_the_connection_makes_the_store(connect) -> None:
-    """Endpoint and region come from the connection; the client asks once and by path."""
+    """Endpoint and region come from the connection; the client is made once, asks once, and by path."""
     hook = connect(endpoint_url="http://127.0.0.1:8333")
     assert isinstance(hook.store, S3Store)
+    assert (hook.store, hook.aws) == (hook.store, hook.aws)
     client = hook.aws.conn
     assert client.meta.endpoint_url == "http://127.0.0.1:8333"
     assert client.meta.region_name == "eu-west-1"
@@ -91,10 +93,12 @@ def test_an_endpoint_of_a_profile(connect, monkeypatch, tmp_path) -> None:
     assert hook.address.endpoint_url == "http://minio:9000"
 
 
-def test_the_connection_s_endpoint_wins(connect, monkeypatch) -> None:
-    """An endpoint of the connection overrides that of the environment."""
+@pytest.mark.parametrize("of_service", [False, True])
+def test_the_connection_s_endpoint_wins(connect, monkeypatch, of_service) -> None:
+    """An endpoint of the connection, or of S3 in it, overrides that of the environment."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://minio:9000")
-    hook = connect(endpoint_url="https://s3.example.test")
+    endpoint = {"endpoint_url": "https://s3.example.test"}
+    hook = connect(**({"service_config": {"s3": endpoint}} if of_service else endpoint))
     assert hook.aws.conn.meta.endpoint_url == hook.address.endpoint_url == "https://s3.example.test"
 
 
@@ -155,12 +159,15 @@ def test_a_connection_that_does_not_exist_is_named(connect, monkeypatch) -> None
 def test_a_store_that_does_not_answer_is_named_before_the_retries_end(connect, caplog) -> None:
     """Its URL and the connection are in the log after the first attempt, and in the error after the last."""
     hook = connect(endpoint_url="http://127.0.0.1:9")
-    hook.retry_deadline = 0.2
+    hook.retry_deadline, seen, began = 0.2, [], monotonic()
+    hook.on_retry = seen.append
     named = r"the store is http://127\.0\.0\.1:9, the connection 'lake'"
     with pytest.raises(Unavailable, match=named):
         hook.store.head("lake", "key")
     (first,) = [line for line in caplog.messages if line.startswith("Trying again")]
     assert re.search(named, first)
+    assert {type(error) for error in seen} == {Unavailable}
+    assert monotonic() - began < 30
     assert hook.aws.conn.meta.config.connect_timeout <= 15
 
 
@@ -180,6 +187,11 @@ def test_the_connections_addressing_wins(connect) -> None:
     hook = connect(config_kwargs={"s3": {"addressing_style": "virtual"}}, endpoint_url="http://s3.lan:9000")
     assert hook.address.path_style is False
     assert hook.aws.conn.meta.config.s3["addressing_style"] == "virtual"
+
+
+def test_a_connection_may_leave_the_addressing_open(connect) -> None:
+    """Botocore's own ``auto`` is no style, so the endpoint decides, for Spark too."""
+    assert connect(config_kwargs={"s3": {"addressing_style": "auto"}}).address.path_style is None
 
 
 def test_the_client_is_configured_by_the_connection(connect) -> None:
@@ -219,14 +231,14 @@ def test_keys_of_the_connection_reach_programs_it_starts(connect, monkeypatch, e
 
 
 @pytest.mark.parametrize("extra", [{"login": None}, {"role_arn": "arn:aws:iam::123456789012:role/lake"}])
-def test_a_connection_without_keys_of_its_own_changes_nothing(connect, extra) -> None:
-    """Roles and instance identities are left to the machines that have them."""
-    before = dict(os.environ)
+def test_a_connection_without_keys_of_its_own_changes_nothing(connect, monkeypatch, extra) -> None:
+    """Roles and identities are left to the machines that have them, and so are the worker's own keys."""
     hook = connect(**extra)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "the worker's own")
+    before = dict(os.environ)
     with hook.credentials_in_environment():
-        assert {name for name in os.environ if name.startswith("AWS_")} == {
-            name for name in before if name.startswith("AWS_")
-        }
+        assert dict(os.environ) == before
 
 
 @pytest.fixture

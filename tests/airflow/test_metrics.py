@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from airflow.sdk._shared.observability.metrics import stats as shared
 from airflow.sdk.exceptions import AirflowFailException
 from msgspec.structs import replace
 
-from airflow_s3commit import Job, JobOptions, RetryPolicy, metrics
+from airflow_s3commit import Destination, Job, JobOptions, RetryPolicy, latest_manifest, metrics
 from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry, count_sweep, counted, gauge_pending
@@ -30,7 +31,7 @@ from airflow_s3commit.protocol.sweep import SweepReport
 from airflow_s3commit.protocol.sweep_plan import DeadJob, LeftAlone, SweepPlan
 from airflow_s3commit.sensors import S3SuccessManifestSensor
 from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger
-from tests.airflow.runs import FLIGHTS, set_up, write_stage
+from tests.airflow.runs import FLIGHTS, commit, set_up, write_stage
 
 if TYPE_CHECKING:
     from airflow_s3commit import MemoryStore
@@ -157,10 +158,31 @@ def test_replaced_files_are_counted(store: MemoryStore, ledger: Ledger) -> None:
     """A commit that replaces says how many files it took."""
     for _ in range(2):
         job = Job.setup(store, FLIGHTS, options=JobOptions(conflict_mode="replace"))
-        write_stage(store, job.reference.to_dict(), files={"dt=1/a": b"a", "dt=1/b": b"b"})
+        write_stage(store, job.reference.to_dict(), files={"dt=1/a": b"aa", "dt=1/b": b"bb"})
         job.seal()
         counted(FLIGHTS, job.commit)
     assert ledger.counts["s3commit.commit.replaced_files"] == 2
+
+
+def test_a_duration_is_in_milliseconds(
+    store: MemoryStore, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a try that was killed is none, and counts as a failure."""
+    commit(store)
+    manifest = latest_manifest(store, Destination.parse(FLIGHTS))
+    moments = iter([1.0, 3.5, 5.0])
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    counted(FLIGHTS, lambda: replace(manifest, counts=Counts(files=1, bytes=4, rows=7)))
+    assert ledger.times["s3commit.commit.duration"] == [2500.0]
+    assert ledger.counts["s3commit.commit.rows"] == 7
+
+    def killed() -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        counted(FLIGHTS, killed)
+    assert ledger.counts["s3commit.commit.failures"] == 1
+    assert len(ledger.times["s3commit.commit.duration"]) == 1
 
 
 def test_orphans_and_failures_of_a_sweep_are_counted(ledger: Ledger) -> None:
@@ -188,6 +210,8 @@ def test_what_is_pending_longest_is_reported(ledger: Ledger) -> None:
     gauge_pending(FLIGHTS, [replace(job, output=Counts(files=1, bytes=7)) for job in jobs])
     gauges = {"s3commit.pending.jobs": 3, "s3commit.pending.bytes": 21, "s3commit.pending.idle": 60.0}
     assert ledger.gauges == gauges
+    gauge_pending("s3://lake", [])
+    assert ledger.tags[-1] == {"bucket": "lake", "destination": "/"}
 
 
 def test_retries_and_throttles_are_counted_as_they_happen(ledger: Ledger) -> None:

@@ -12,11 +12,14 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators import (
+    S3CommitAbortOperator,
     S3CommitAuditOperator,
     S3CommitCompactOperator,
     S3CommitJobOperator,
     S3CommitPartOperator,
+    S3CommitPublishIcebergOperator,
     S3CommitRegisterPartitionsOperator,
+    S3CommitRegisterTableOperator,
     S3CommitResolveConflictsOperator,
     S3CommitSetupOperator,
     S3CommitSparkSubmitOperator,
@@ -54,6 +57,7 @@ def group(**arguments: Any) -> None:
         ({"staging": "lake/tmp"}, "refresh.setup: options: staging: 'lake/tmp' is not an S3 URI"),
         ({"kill_window": "10s"}, "refresh.setup: kill_window: '10s' is not a number"),
         ({"parts": "4"}, "group refresh: parts: '4' is not a whole number"),
+        ({"parts": 4.0}, "group refresh: parts: 4.0 is not a whole number"),
         # Airflow would skip a task that is mapped over nothing, and the commit behind it.
         ({"parts": 0}, "group refresh: parts: 0 is less than 1"),
         ({"skipped_stages": "keep"}, "group refresh: skipped_stages: 'keep' is not one of skip, ignore"),
@@ -98,6 +102,11 @@ def test_a_mistake_in_a_group_is_named(arguments: dict[str, Any], named: str) ->
         (S3CommitAuditOperator, {"job": {}, "rules": {"max_rows": -1}}, "rules: .*max_rows"),
         (S3CommitResolveConflictsOperator, {"job": {}, "on_empty": "fail"}, "on_empty: 'fail' is not one of"),
         (S3CommitStagesOperator, {"skipped_stages": "keep"}, "skipped_stages: 'keep' is not one of"),
+        (S3CommitCompactOperator, {**PLACE, "target_bytes": "many"}, "target_bytes: .*'many'"),
+        (S3CommitCompactOperator, {**PLACE, "partitions": [5]}, "partitions: 5 is not text"),
+        (S3CommitAbortOperator, {"job": {}, "kill_window": -1}, "kill_window: -1 is less than 0"),
+        (S3CommitSweepOperator, {"destination": "lake/flights"}, "destination: 'lake/flights' is not"),
+        (S3CommitSweepOperator, {**PLACE, "staging": "lake/tmp"}, "staging: 'lake/tmp' is not"),
         (S3CommitSweepOperator, {**PLACE, "older_than": "a week"}, "older_than: 'a week'"),
         (S3CommitSweepOperator, {**PLACE, "older_than": -1}, "older_than: -1 is not 0 seconds"),
         (S3CommitSweepOperator, {**PLACE, "apply": "sure"}, "apply: 'sure' is neither true nor"),
@@ -118,9 +127,11 @@ def test_a_mistake_in_a_task_is_named(kind: type, arguments: dict[str, Any], nam
     ("arguments", "named"),
     [
         ({"job": "a job"}, "job: 'a job'"),
+        ({"job": ["a job"]}, "job: 'a job'"),
         ({"setup_task_ids": ["setup", 5]}, "setup_task_ids: 5 is not text"),
         ({"time_limit": "35s"}, "time_limit: '35s' is not a number"),
         ({"kill_window": -1}, "kill_window: -1 is less than 0"),
+        ({"kill_window": True}, "kill_window: True is not a number"),
         ({"aws_conn_id": 5}, "aws_conn_id: 5 is not text"),
     ],
 )
@@ -129,6 +140,7 @@ def test_a_mistake_in_a_notifier_is_named(arguments: dict[str, Any], named: str)
     with pytest.raises(InvalidOption, match=f"AbortUploadsNotifier: {named}"):
         AbortUploadsNotifier(**arguments)
     AbortUploadsNotifier(**dict.fromkeys(arguments, TEMPLATE))
+    AbortUploadsNotifier(**{name: [TEMPLATE] for name in arguments})
 
 
 @pytest.mark.parametrize(
@@ -171,6 +183,7 @@ def test_templates_and_results_are_not_checked_before_they_have_a_value() -> Non
     with DAG("lake", schedule=None):
         setup = S3CommitSetupOperator(task_id="setup", destination=TEMPLATE, conflict_mode=TEMPLATE)
         rules = {"min_rows": TEMPLATE}
+        S3CommitSetupOperator(task_id="one", destination="{% if params.it %}s3://lake/x/{% endif %}")
         S3CommitAuditOperator(task_id="audit", job=setup.output, rules=rules, on_fail=TEMPLATE)
         S3CommitSweepOperator(task_id="sweep", destination=TEMPLATE, older_than=TEMPLATE, apply=TEMPLATE)
         S3SuccessManifestSensor(task_id="wait", destination=TEMPLATE, job=setup.output, min_files=TEMPLATE)
@@ -195,8 +208,26 @@ def test_the_options_of_a_mapped_job_are_known(kind: Any) -> None:
         (S3CommitSetupOperator, {"destination": None}, "destination has no value in this run"),
         (S3CommitCompactOperator, {**PLACE, "target_bytes": "many"}, "target_bytes: .*'many'"),
         (S3CommitCompactOperator, {**PLACE, "partitions": None}, "partitions: .*None"),
+        (S3CommitCompactOperator, {"destination": 5}, "destination has 5 where text is meant"),
+        (S3CommitPublishIcebergOperator, {**PLACE, "table": None}, "table has no value"),
+        (
+            S3CommitPublishIcebergOperator,
+            {**PLACE, "table": "t", "iceberg_conn_id": None},
+            "iceberg_conn_id has no value",
+        ),
+        (
+            S3CommitRegisterTableOperator,
+            {"destination": None, "database": "lake", "table": "t"},
+            "destination has no value",
+        ),
+        (S3CommitSweepOperator, {"destination": 5}, "destination has 5 where text is meant"),
+        (S3CommitSetupOperator, {"destination": [FLIGHTS]}, r"destination has \[.* where text is meant"),
+        (S3CommitSweepOperator, {**PLACE, "staging": 5}, "staging has 5 where text is meant"),
+        (S3CommitSweepOperator, {**PLACE, "aws_conn_id": 5}, "aws_conn_id has 5 where text is meant"),
         (S3CommitRegisterPartitionsOperator, {"database": "lake", "table": None}, "table has no value"),
+        (S3CommitRegisterPartitionsOperator, {"database": None, "table": "t"}, "database has no value"),
         (S3SuccessManifestSensor, {**PLACE, "job": "{'job_id': 'x'}"}, "the condition job is .*neither"),
+        (S3SuccessManifestSensor, {"destination": 5, "run_id": "r"}, "destination has 5 where text is meant"),
     ],
 )
 def test_a_missing_or_wrong_result_is_final(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import nullcontext
+from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,8 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_s3commit import Destination, Job, JobReference, MemoryStore
-from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
+from airflow_s3commit import Destination, Job, JobReference, MemoryStore, operators
+from airflow_s3commit.exceptions import AccessDenied, InvalidOption, InvalidRecord, Unavailable
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.operators import (
     S3CommitJobOperator,
@@ -62,13 +63,15 @@ def test_it_opens_a_job_and_returns_its_reference(store, context) -> None:
 
 def test_the_record_names_its_run(store, context) -> None:
     """The job's record has the run's facts, such as the partition key of a partitioned run."""
-    reference = operator().execute(context)
+    group = SimpleNamespace(group_id="refresh")
+    reference = operator().execute({**context, "task": SimpleNamespace(task_group=group)})
     facts = Job.at(store, JobReference.from_dict(reference)).record().context
     assert facts == {
         "dag_id": "nightly",
         "run_id": "scheduled__2013-01-02",
         "run_type": "scheduled",
         "task_id": "refresh.task",
+        "task_group_id": "refresh",
         "map_index": "-1",
         "try_number": "1",
         "try_id": "00000001-0000-7000-8000-000000000000",
@@ -84,12 +87,13 @@ def test_a_run_without_partition_has_its_logical_date(store) -> None:
     assert "partition_key" not in facts
 
 
-def test_each_try_has_a_job_of_its_own_and_aborts_the_former(store) -> None:
+@pytest.mark.parametrize("number", [1, 9])
+def test_each_try_has_a_job_of_its_own_and_aborts_the_former(store, number) -> None:
     """A later try opens a new job, and the former one's uploads are gone."""
-    first = operator().execute(new_context(1))
+    first = operator().execute(new_context(number))
     write_stage(store, first)
     assert len(pending(store)) == 1
-    second = operator().execute(new_context(2))
+    second = operator().execute(new_context(number + 1))
     assert second["job_id"] != first["job_id"]
     assert pending(store) == []
     assert state(store, first) == "aborted"
@@ -184,14 +188,21 @@ def test_records_in_a_staging_of_their_own_are_found_too(store) -> None:
     [
         {"map_index": 1},
         {"map_index": -1},
-        {"dag_run": {"run_id": "scheduled__2013-01-03"}},
+        {"run_id": "scheduled__2013-01-03"},
+        {"dag_id": "weekly"},
+        {"task_id": "other.setup"},
     ],
 )
-def test_another_run_or_map_index_is_left_alone(store, other) -> None:
-    """Each run, and each index of a mapped group, ends only its own earlier jobs."""
+def test_another_task_run_or_map_index_is_left_alone(store, other) -> None:
+    """Each task of each run, and each index of a mapped group, ends only its own earlier jobs."""
     first = operator().execute(new_context(1, map_index=0))
-    operator().execute(new_context(2, **other))
+    context = new_context(2, map_index=0)
+    vars(context["ti"]).update(other)
+    context["run_id"] = context["ti"].run_id
+    operator().execute(context)
     assert state(store, first) == "open"
+    operator().execute(new_context(2, map_index=0))
+    assert state(store, first) == "aborted"
 
 
 def test_a_job_without_airflow_s_facts_is_left_alone(store) -> None:
@@ -229,9 +240,30 @@ def test_a_setup_that_slept_ends_itself(store, monkeypatch) -> None:
     """Its record comes long after the later try has looked: it looks itself, and withdraws."""
     later = operator().execute(new_context(2))
     write_stage(store, later)
-    with pytest.raises(AirflowException, match=f"job {later['job_id']} of {FLIGHTS} is of a later try"):
+    slept = f"job {later['job_id']} of {FLIGHTS} is of a later try"
+    with pytest.raises(AirflowException, match=slept):
         operator().execute(new_context(1))
     assert (len(pending(store)), state(store, later)) == (1, "open")
+    assert [job.job_id for job in open_jobs(store, Destination.parse(FLIGHTS))] == [later["job_id"]]
+
+
+def test_a_setup_that_cannot_end_itself_says_why_it_ends(store, monkeypatch) -> None:
+    """Its own job stays open until a sweep, and the error is still that of the later try."""
+    operator().execute(new_context(2))
+
+    def unavailable(*_: object, **__: object) -> None:
+        raise Unavailable("503 Slow Down")
+
+    monkeypatch.setattr(Job, "abort", unavailable)
+    with pytest.raises(AirflowException, match="is of a later try") as ended:
+        operator().execute(new_context(1))
+    (note,) = ended.value.__notes__
+    assert "503 Slow Down" in note
+    assert "it stays open, without uploads, until a sweep" in note
+
+
+#: Before midnight in UTC.
+IN_TOKYO = datetime(2013, 1, 1, 8, tzinfo=timezone(timedelta(hours=9)))
 
 
 @pytest.mark.parametrize(
@@ -239,6 +271,7 @@ def test_a_setup_that_slept_ends_itself(store, monkeypatch) -> None:
     [
         ({"run": at(2013, 1, 2), "try": 3, "id": "c"}, {"run": at(2013, 1, 3), "try": 1, "id": "b"}),
         ({"run": at(2013, 1, 2), "try": 1, "id": "a"}, {"run": at(2013, 1, 2), "try": 1, "id": "b"}),
+        ({"run": IN_TOKYO, "try": 3, "id": "c"}, {"run": at(2013, 1, 1), "try": 1, "id": "b"}),
     ],
 )
 def test_a_run_that_was_made_again_is_later(store, first, again) -> None:
@@ -351,10 +384,12 @@ def test_options_for_a_store_may_be_templates(store, context) -> None:
     assert options.track_pending == "s3"
 
 
-def test_staging_may_be_elsewhere(store, context) -> None:
+@pytest.mark.parametrize("staging", ["s3://lake/private/", Destination.parse("s3://lake/private/")])
+def test_staging_may_be_elsewhere(store, context, staging) -> None:
     """The records go below the given staging prefix."""
-    reference = operator(staging="s3://lake/private/").execute(context)
+    reference = operator(staging=staging).execute(context)
     assert reference["staging"].startswith("s3://lake/private/")
+    assert context["ti"].pushed[setup.JOB] == {**reference, "sha256": ""}
     assert state(store, reference) == "open"
 
 
@@ -447,6 +482,20 @@ def test_a_cleared_commit_continues_the_sealed_job(store) -> None:
     assert len(visible(store)) == 1
 
 
+def test_a_sealed_job_that_is_committed_meanwhile_is_continued(store, monkeypatch) -> None:
+    """Somebody may commit it by hand, between two looks of the cleared setup."""
+    run, look = Run(), Job.state
+    reference = sealed_in(run, store)
+
+    def late(job: Job) -> object:
+        found = look(job)
+        job.commit()
+        return found
+
+    monkeypatch.setattr(Job, "state", late)
+    assert run.set_up(DONE)["job_id"] == reference["job_id"]
+
+
 @pytest.mark.parametrize(
     "states", [{"one": None, "two": "skipped"}, {"one": "failed"}, {"onefold": "success"}]
 )
@@ -492,12 +541,30 @@ def test_stages_are_not_cleared_without_the_commit(store, commit) -> None:
     assert state(store, reference) == "aborted"
 
 
-def test_a_sensor_need_not_be_cleared(store) -> None:
-    """It only waits, so a new job lacks nothing of it."""
+@pytest.mark.parametrize(
+    "sensor", [Wait, lambda task_id: Wait.partial(task_id=task_id).expand(poke_interval=[1, 2])]
+)
+def test_a_sensor_need_not_be_cleared(store, sensor) -> None:
+    """It only waits, mapped or not, so a new job lacks nothing of it."""
     run = Run()
     sealed_in(run, store)
-    run.stages["two"] = Wait
+    run.stages["two"] = sensor
     assert state(store, run.set_up({"one": None})) == "open"
+
+
+@pytest.mark.parametrize("step", ["Stages", "Audit", "ResolveConflicts", "Part", "Job", "Abort"])
+def test_no_step_of_a_commit_is_a_stage(store, step) -> None:
+    """A step that failed or waits does not make the stages before it compute again."""
+    arguments = {"Audit": {"rules": {"min_rows": 1}}, "Part": {"part": 0, "parts": 1}}.get(step, {})
+    with DAG("nightly", schedule=None):
+        first = operator()
+        of_job = {} if step == "Stages" else {"job": first.output}
+        kind = getattr(operators, f"S3Commit{step}Operator")
+        first >> EmptyOperator(task_id="load") >> kind(task_id="step", **of_job, **arguments)
+    context, asked = new_context(2), []
+    context["ti"].get_task_states = lambda *, task_ids, **_: asked.append(task_ids) or {}
+    first.execute(context)
+    assert asked[0] == ["load"]  # then of the commit, if there is one
 
 
 def test_a_cleared_setup_leaves_a_successful_run_its_job(store) -> None:
@@ -505,6 +572,7 @@ def test_a_cleared_setup_leaves_a_successful_run_its_job(store) -> None:
     run = Run()
     reference = sealed_in(run, store)
     Job.at(store, JobReference.from_dict(reference)).commit()
+    commit(store, run_id="another", try_number="9", partition="dt=2013-01-09")
     assert run.set_up(DONE) == {**reference, "sha256": ""}
     assert run.set_up({"one": None, "two": None}) != reference
 
@@ -535,9 +603,15 @@ def test_a_job_with_other_options_or_destination_is_not_continued(store) -> None
 
 
 def test_it_registers_the_destination(store, context, monkeypatch) -> None:
-    """The object has the connection and the staging by which the page and sweeps find the jobs."""
+    """The object has the connection and the staging by which others find the jobs, or is soon given up."""
     monkeypatch.setattr(setup, "REGISTRY", "s3://lake/registry/")
+    monkeypatch.setattr(setup, "REGISTRY_CONNECTION", "ops")
+    made: list[Any] = []
+    monkeypatch.setattr(
+        setup, "S3CommitHook", lambda *conn, **how: made.append((*conn, how)) or S3CommitHook()
+    )
     operator(aws_conn_id="lake", staging="s3://lake/records/").execute(context)
+    assert made == [("ops", {"retry_deadline": 5.0, "timeout": 5.0})]
     (entry,) = read_registry(store, Destination.parse("s3://lake/registry/"))
     assert entry.record.destination == FLIGHTS
     assert (entry.record.aws_conn_id, entry.record.staging) == ("lake", "s3://lake/records/")
@@ -565,3 +639,13 @@ def test_a_rule_that_aborts_uploads_too_soon_is_warned_of(monkeypatch, capsys, d
         Job.at(store, JobReference.from_dict(reference)).abort()
         assert asked == [(home.bucket, home.prefix)]
     assert capsys.readouterr().out.count("aborts incomplete uploads") == warns
+
+
+def test_keys_that_may_not_read_the_rules_set_jobs_up(store, context, monkeypatch) -> None:
+    """The warning is a service, and no reason to fail."""
+
+    def denied(*_: object) -> None:
+        raise AccessDenied("403 on GetBucketLifecycleConfiguration")
+
+    monkeypatch.setattr(store, "stale_upload_days", denied)
+    assert state(store, operator().execute(context)) == "open"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from airflow_s3commit import Destination, MemoryStore
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.hooks import S3CommitHook
-from airflow_s3commit.protocol.watch import Criteria, Snapshot
+from airflow_s3commit.protocol.watch import Criteria, SearchResult, Snapshot
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.triggers import S3SuccessManifestTrigger, SharedPoller, shared_poller
 from tests.airflow.runs import DAY, FLIGHTS, commit
@@ -163,6 +164,75 @@ def test_a_store_in_trouble_is_asked_once_an_interval(counted, store, monkeypatc
     asyncio.run(looks())
 
 
+def test_a_destination_takes_one_thread(counted, monkeypatch) -> None:
+    """However many look at once, the others wait for their turn without a thread."""
+    threads, most = [], []
+
+    async def to_thread(look: Any, *arguments: Any) -> Any:
+        threads.append(look)
+        most.append(len(threads))
+        await asyncio.sleep(0)  # the others' turn
+        threads.pop()
+        return look(*arguments)
+
+    monkeypatch.setattr("airflow_s3commit.triggers.asyncio.to_thread", to_thread)
+
+    async def looks() -> None:
+        shared = lookout(counted, Clock())
+        await asyncio.gather(*(shared.look(waiting_for(partitions=[DAY]), 60) for _ in range(5)))
+
+    asyncio.run(looks())
+    assert most == [1] * 5
+
+
+class Turns:
+    """A lock that tells who comes to it, and a view that tells who comes into it beside another."""
+
+    def __init__(self) -> None:
+        self.lock, self.came, self.may_end = threading.Lock(), threading.Semaphore(0), threading.Event()
+        self.inside, self.most = 0, 0
+
+    def __enter__(self) -> None:
+        self.came.release()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+    def refresh(self) -> None:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        self.came.release()
+        assert self.may_end.wait(10)
+        self.inside -= 1
+
+    def search(self, wanted: Criteria) -> SearchResult:
+        return SearchResult(None, "nothing", "absent")
+
+
+def test_the_thread_of_a_cancelled_waiter_is_waited_for() -> None:
+    """It still polls, and a snapshot is not for two threads."""
+    turns = Turns()
+
+    async def looks() -> None:
+        shared = SharedPoller(lambda: turns, clock=Clock())
+        shared._polling = turns
+        wanted = waiting_for(partitions=[DAY])
+        cancelled = asyncio.create_task(shared.look(wanted, 0))
+        for _ in range(2):  # at the lock, and in the view
+            assert await asyncio.to_thread(turns.came.acquire, timeout=10)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        next_one = asyncio.create_task(shared.look(wanted, 0))
+        assert await asyncio.to_thread(turns.came.acquire, timeout=10)
+        turns.may_end.set()
+        await next_one
+
+    asyncio.run(asyncio.wait_for(looks(), 60))
+    assert turns.most == 1
+
+
 def test_a_store_that_cannot_be_opened_is_tried_again_an_interval_later(counted) -> None:
     """A waiter that must search again when the next search is due does not loop."""
 
@@ -213,6 +283,22 @@ def test_triggers_with_another_connection_share_nothing(store, monkeypatch) -> N
         return found
 
     assert asyncio.run(outcomes()) == ["success", "timeout"]
+
+
+def test_triggers_that_look_deeper_see_more(store) -> None:
+    """Each search goes as deep as its own trigger asks, also beside another at the same destination."""
+    commit(store)
+    commit(store, partition="dt=2013-01-02")
+    asked = {"destination": FLIGHTS, "wanted": waiting_for(partitions=[DAY]).to_dict(), "give_up_at": 0.0}
+
+    async def outcomes() -> list[str]:
+        running = [S3SuccessManifestTrigger(search_depth=depth, **asked).run() for depth in (1, 2)]
+        found = [(await anext(each)).payload["status"] for each in running]
+        for each in running:
+            await each.aclose()
+        return found
+
+    assert asyncio.run(outcomes()) == ["timeout", "success"]
 
 
 def test_waiters_at_one_place_share_and_leave_nothing_behind(counted) -> None:

@@ -9,6 +9,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_s3commit.operators import S3CommitSparkSubmitOperator
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
 from airflow_s3commit.task_group import s3_commit_task_group
 
@@ -81,6 +82,19 @@ def test_spark_s_save_modes_decide_if_no_mode_is_named(mapped: bool) -> None:
     assert modes_of("spark", "spark", mapped=mapped) == SPARKS_CONFLICT_MODE
     assert modes_of("spark", mapped=mapped, conflict_mode="append") == "append"
     assert modes_of("python", None, mapped=mapped) == CONFLICT_MODE
+
+
+def test_a_subclass_is_a_spark_stage_too() -> None:
+    """An installation may have its own, with defaults of its clusters."""
+
+    class Submit(S3CommitSparkSubmitOperator):
+        pass
+
+    with DAG("nightly", schedule=None) as dag, s3_commit_task_group(destination="s3://lake/x/") as commit:
+        commit.stage(Submit(task_id="own", job=commit.job, application="a.py", writer="spark"))
+    assert commit.setup.options["conflict_mode"] == SPARKS_CONFLICT_MODE
+    (stage,) = dag.get_task("s3_commit.resolve_conflicts").stages
+    assert stage.operator.task_id == "s3_commit.own"
 
 
 @pytest.mark.parametrize("mapped", [False, True])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -14,7 +17,7 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_s3commit.sensors import S3SuccessManifestSensor
-from tests.airflow.runs import DAY, FLIGHTS, commit
+from tests.airflow.runs import DAY, FLIGHTS, at, commit, new_context
 
 
 def sensor(**arguments: object) -> S3SuccessManifestSensor:
@@ -34,16 +37,33 @@ def test_an_existing_manifest_needs_no_triggerer(store, context) -> None:
 def test_it_defers_with_its_conditions_and_a_timeout(store, context) -> None:
     """The trigger gets the sensor's conditions, and Airflow times the deferral out a little later."""
     before = time.time()
+    asked = {"newer_than": "2013-01-01", "min_files": "2", "search_depth": 3}
     with pytest.raises(TaskDeferred) as deferred:
-        sensor(newer_than="2013-01-01", min_files="2", poke_interval=7, aws_conn_id="lake").execute(context)
+        sensor(**asked, poke_interval=7, aws_conn_id="lake").execute(context)
     trigger = deferred.value.trigger
     assert trigger.wanted["partitions"] == [DAY]
     assert trigger.wanted["min_files"] == 2
     assert trigger.wanted["newer_than"] == 1356998400.0
-    assert (trigger.poke_interval, trigger.aws_conn_id) == (7, "lake")
+    assert (trigger.poke_interval, trigger.search_depth, trigger.aws_conn_id) == (7, 3, "lake")
     assert before + 600 <= trigger.give_up_at <= time.time() + 600
     assert deferred.value.timeout.total_seconds() > 600
     assert deferred.value.method_name == "execute_complete"
+
+
+def test_a_duration_ends_where_the_run_begins(store) -> None:
+    """A cleared run looks for the same commits as its first pass, however late it runs."""
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(newer_than="1d").execute(new_context(dag_run={"run_after": at(2013, 1, 2)}))
+    assert deferred.value.trigger.wanted["newer_than"] == at(2013, 1, 1).timestamp()
+
+
+def test_a_date_begins_in_the_zone_of_the_dag(store, context) -> None:
+    """That of its runs, and not that of the worker."""
+    with DAG("nightly", schedule=None, start_date=datetime(2013, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo"))):
+        waiting = sensor(newer_than="2013-01-02")
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute(context)
+    assert deferred.value.trigger.wanted["newer_than"] == at(2013, 1, 1).timestamp() + 15 * 3600
 
 
 def test_the_default_is_airflows(monkeypatch) -> None:

@@ -6,7 +6,8 @@ import pytest
 from airflow.sdk import PokeReturnValue
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_s3commit.exceptions import Unavailable
+from airflow_s3commit.exceptions import StoreRejected, Unavailable
+from airflow_s3commit.hooks import StoreAddress
 from airflow_s3commit.sensors import S3SuccessManifestSensor
 from tests.airflow.runs import DAY, FLIGHTS, at, commit, rendered, set_up
 
@@ -44,14 +45,15 @@ def test_it_returns_the_summary_of_the_right_manifest(store, context) -> None:
     assert isinstance(answer, PokeReturnValue)
     assert answer.xcom_value["job_id"] == reference["job_id"]
     assert answer.xcom_value["files"] == 1
-    assert waiting.manifest_uri == answer.xcom_value["manifest"]
+    assert (waiting.manifest_uri, waiting.address) == (answer.xcom_value["manifest"], StoreAddress())
 
 
 def test_a_later_commit_does_not_hide_the_wanted_one(store, context) -> None:
-    """``_SUCCESS`` belongs to a later job, and the wanted manifest is still found."""
+    """``_SUCCESS`` belongs to a later job, and the wanted manifest is found, down to the given depth."""
     wanted = commit(store)
     commit(store, partition="dt=2013-01-02")
     assert job_found(sensor(), context) == wanted["job_id"]
+    assert job_found(sensor(partitions=[DAY], search_depth=1), context) is None
 
 
 def test_the_newest_of_several_is_taken(store, context) -> None:
@@ -151,13 +153,27 @@ def test_a_throttled_look_is_repeated(store, context, monkeypatch) -> None:
         raise Unavailable("503 Slow Down")
 
     monkeypatch.setattr(store, "list_objects", unavailable)
-    assert sensor().poke(context) is False
+    waiting = sensor()
+    assert waiting.poke(context) is False
+    assert waiting._seen == "unavailable: 503 Slow Down"
 
 
-def test_a_sensor_that_would_take_anything_is_refused() -> None:
-    """Yesterday's marker is always there, so a condition must be given."""
+def test_an_error_that_waiting_does_not_mend_is_raised(store, context, monkeypatch) -> None:
+    """It keeps the task's retries, and is not waited for until the timeout."""
+
+    def rejected(*_: object, **__: object) -> object:
+        raise StoreRejected("501", code="NotImplemented")
+
+    monkeypatch.setattr(store, "list_objects", rejected)
+    with pytest.raises(StoreRejected):
+        sensor().poke(context)
+
+
+@pytest.mark.parametrize("asked", [{}, {"min_files": 1}])
+def test_a_sensor_that_would_take_anything_is_refused(asked) -> None:
+    """Yesterday's marker is always there, with files, so a condition must be given."""
     with pytest.raises(ValueError, match="even yesterday's"):
-        S3SuccessManifestSensor(task_id="wait", destination=FLIGHTS)
+        S3SuccessManifestSensor(task_id="wait", destination=FLIGHTS, **asked)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +217,11 @@ def test_a_condition_whose_xcom_is_missing_fails(store, context, missing) -> Non
 
 def test_its_arguments_are_templates(context) -> None:
     """The day in a template becomes the partition that is waited for."""
-    waiting = sensor(destination="s3://lake/{{ partition_key }}/", partitions=["dt={{ partition_key }}"])
-    waiting.render_template_fields(context)
+    waiting = sensor(
+        destination="s3://lake/{{ partition_key }}/",
+        partitions=["dt={{ partition_key }}"],
+        min_files="{{ params.least }}",
+    )
+    waiting.render_template_fields({**context, "params": {"least": 2}})
     assert (waiting.destination, waiting.partitions) == ("s3://lake/2013-01-01/", ["dt=2013-01-01"])
+    assert waiting.min_files == "2"

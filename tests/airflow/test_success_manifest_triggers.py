@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from itertools import count
+from itertools import count, permutations
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from airflow_s3commit.exceptions import AccessDenied, Unavailable
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, Snapshot
 from airflow_s3commit.store.forwarding import ForwardingStore
-from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger
+from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger, SharedPoller
 from tests.airflow.runs import DAY, FLIGHTS, commit
 
 
@@ -67,20 +67,28 @@ class AssetState:
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
+        self.writes = 0
 
     async def aget(self, key: str, default: Any = None) -> Any:
         return json.loads(self.values[key]) if key in self.values else default
 
     async def aset(self, key: str, value: Any) -> None:
+        self.writes += 1
         self.values[key] = json.dumps(value)
 
 
 @pytest.mark.parametrize(
     "waiting",
     [
-        trigger(give_up_at=12.5, aws_conn_id=None),
+        trigger(give_up_at=12.5, search_depth=3, aws_conn_id=None),
         S3SuccessManifestEventTrigger(
-            destination=FLIGHTS, context={"dag_id": "nightly"}, partitions=DAY, newer_than="2013-01-01"
+            destination=FLIGHTS,
+            context={"dag_id": "nightly"},
+            partitions=DAY,
+            newer_than="2013-01-01",
+            min_files=2,
+            poke_interval=7,
+            aws_conn_id="lake",
         ),
     ],
 )
@@ -89,13 +97,21 @@ def test_it_is_made_anew_from_plain_json(waiting) -> None:
     path, arguments = waiting.serialize()
     again = import_string(path)(**json.loads(json.dumps(arguments)))
     assert again.serialize() == (path, arguments)
+    assert vars(again) == vars(waiting)
 
 
-def test_it_finds_a_manifest_that_comes_later(store, monkeypatch) -> None:
-    """It looks again and again, and its event carries the summary."""
+def test_a_search_ends_before_the_next_is_due() -> None:
+    """Its retries take a third of an interval, by the connection that the trigger names."""
+    hook = trigger(aws_conn_id="lake").hook()
+    assert (hook.aws_conn_id, hook.retry_deadline) == ("lake", 20.0)
+
+
+@pytest.mark.parametrize("limit", [None, 600.0])
+def test_it_finds_a_manifest_that_comes_later(store, monkeypatch, limit) -> None:
+    """It looks again and again, long before its timeout, and its event carries the summary."""
     found: dict[str, str] = {}
     at_look(monkeypatch, 3, lambda: found.update(commit(store)))
-    (event,) = events(trigger())
+    (event,) = events(trigger(give_up_at=limit and time.time() + limit))
     assert event["status"] == "success"
     assert event["manifest"]["job_id"] == found["job_id"]
     json.dumps(event)
@@ -113,10 +129,26 @@ def test_a_timeout_does_not_wait_for_the_next_look(store) -> None:
     assert event["status"] == "timeout"
 
 
+@pytest.mark.parametrize(("interval", "age"), [(600.0, 5.0), (2.0, 2.0)])
+def test_the_last_look_is_a_fresh_one(store, monkeypatch, interval, age) -> None:
+    """What others saw minutes before the timeout is no outcome of it."""
+    ages: list[float] = []
+    look = SharedPoller.look
+
+    async def watched(poller: SharedPoller, wanted: Criteria, max_age: float) -> Any:
+        ages.append(max_age)
+        return await look(poller, wanted, max_age)
+
+    monkeypatch.setattr(SharedPoller, "look", watched)
+    (event,) = events(trigger(poke_interval=interval, give_up_at=time.time() - 1))
+    assert (event["status"], ages) == ("timeout", [age])
+
+
 def test_yesterdays_manifest_is_stale(store) -> None:
-    """Another manifest than the wanted one differs from no manifest."""
+    """Another manifest than the wanted one differs from no manifest, and so does one that is too deep."""
+    commit(store)
     commit(store, partition="dt=2012-12-31")
-    (event,) = events(trigger(give_up_at=time.time() - 1))
+    (event,) = events(trigger(give_up_at=time.time() - 1, search_depth=1))
     assert (event["status"], event["outcome"]) == ("timeout", "stale")
 
 
@@ -169,9 +201,33 @@ def test_watchers_of_one_asset_remember_apart() -> None:
         {"newer_than": "2013-01-01"},
         {"partitions": DAY},
         {"min_files": 2},
+        {"destination": "s3://lake/other/"},
     ]
-    keys = {S3SuccessManifestEventTrigger(destination=FLIGHTS, **each)._key for each in asked}
+    keys = {S3SuccessManifestEventTrigger(**{"destination": FLIGHTS, **each})._key for each in asked}
     assert len(keys) == len(asked)
+    one, same = ({"context": dict(facts)} for facts in permutations((("dag_id", "a"), ("run_id", "b"))))
+    assert watcher(**one)._key == watcher(**same)._key
+
+
+def test_it_pauses_between_its_looks(store, monkeypatch) -> None:
+    """After a search in vain, after one that failed, and after an event."""
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr("airflow_s3commit.triggers.asyncio.sleep", pause)
+
+    def fail() -> None:
+        commit(store)
+        raise Unavailable("503")
+
+    at_look(monkeypatch, 2, fail)
+    with pytest.raises(asyncio.CancelledError):
+        events(watcher(poke_interval=7), 9)
+    assert pauses == [7, 7, 7]
 
 
 def test_an_asset_can_be_watched_with_it() -> None:
@@ -208,6 +264,21 @@ def test_unwanted_commits_are_skipped(store, monkeypatch) -> None:
     assert event["job_id"] == made["job_id"]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"context": {"dag_id": "nightly"}},
+        {"newer_than": "2013-01-01"},
+        {"partitions": [DAY]},
+        {"min_files": 2},
+    ],
+    ids=str,
+)
+def test_each_condition_counts_alone(asked) -> None:
+    """What an asset's consumers do not want starts none of them."""
+    assert watcher(**asked)._wanted() == Criteria.of(**asked)
+
+
 def test_it_remembers_over_a_restart(store, monkeypatch) -> None:
     """With the asset's state store, commits made meanwhile are found, and known ones are not repeated."""
     state = AssetState()
@@ -224,6 +295,32 @@ def test_it_remembers_over_a_restart(store, monkeypatch) -> None:
     assert [event["job_id"] for event in events(watching(), 2)] == made
     made.append(commit(store, partition="dt=2013-01-03")["job_id"])
     assert [event["job_id"] for event in events(watching(), 2)] == made[1:]
+
+
+def test_what_is_remembered_is_written_when_it_changes(store, monkeypatch) -> None:
+    """A watcher looks every minute, mostly in vain; that there is no log yet is worth a write too."""
+    waiting, state = watcher(), AssetState()
+    waiting.asset_state_store = state
+    writes: list[int] = []
+    at_look(monkeypatch, 3, lambda: writes.append(state.writes) or commit(store))
+    at_look(monkeypatch, 7, lambda: writes.append(state.writes) or commit(store, partition="dt=2013-01-02"))
+    assert len(events(waiting, 2)) == 2
+    assert writes == [1, 2]
+
+
+def test_a_watcher_of_several_assets_does_without_memory(store, monkeypatch) -> None:
+    """Airflow refuses to say which asset's state is meant; the watcher is told of commits all the same."""
+    waiting, state = watcher(), AssetState()
+    waiting.asset_state_store = state
+
+    async def ambiguous(key: str, default: Any = None) -> Any:
+        raise ValueError("the trigger has several assets")
+
+    monkeypatch.setattr(state, "aget", ambiguous)
+    at_look(monkeypatch, 2, lambda: commit(store))
+    at_look(monkeypatch, 4, lambda: commit(store, partition="dt=2013-01-02"))
+    assert len(events(waiting, 2)) == 2
+    assert state.writes == 0
 
 
 @pytest.mark.parametrize("left", [{"sha256": "a"}, {"number": 1}, ["a"], "a"])

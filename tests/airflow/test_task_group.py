@@ -50,6 +50,8 @@ def test_the_wiring() -> None:
     assert tasks["abort"].is_teardown
     assert tasks["abort"].on_failure_fail_dagrun
     assert tasks["abort"].trigger_rule == TriggerRule.ALL_DONE_SETUP_SUCCESS
+    # Nobody looks at the preview in between, so another job's commit is no reason to fail.
+    assert not tasks["commit"].pin_preview
 
 
 @pytest.mark.parametrize("place", ["stage", "before", "after", "stray"])
@@ -58,6 +60,7 @@ def test_a_task_that_gets_the_job_is_waited_for(place: str) -> None:
     refused = pytest.raises(ValueError, match=r"refresh\.write gets the job, and the commit would not wait")
     group = s3_commit_task_group("refresh", destination="s3://lake/flights/")
     with DAG("nightly", schedule=None), refused if place == "stray" else nullcontext(), group as commit:
+        EmptyOperator(task_id="wait") >> commit.setup
         other = commit.stage(EmptyOperator(task_id="other"))
         write = BashOperator(task_id="write", bash_command="true", env={"JOB": commit.job})
         if place == "stage":
@@ -309,12 +312,12 @@ def test_a_time_limit_of_the_run_aborts_the_job(given) -> None:
 
 
 def test_a_notifier_of_the_user_is_enough_if_it_has_the_connection() -> None:
-    """One for all setups already exists, with the user's own limits; by another it could abort nothing."""
+    """One for all setups is there, with the user's limits; one of another store or job aborts no other."""
     own = AbortUploadsNotifier(time_limit=10, aws_conn_id="lake")
     assert with_timeout(own, **HOUR).on_failure_callback == own
-    other = AbortUploadsNotifier()
-    added, *rest = with_timeout(other, **HOUR).on_failure_callback
-    assert (added.aws_conn_id, added.setup_task_ids, rest) == ("lake", ["refresh0.setup"], [other])
+    for other in (AbortUploadsNotifier(), AbortUploadsNotifier(job="{{ params.job }}", aws_conn_id="lake")):
+        added, *rest = with_timeout(other, **HOUR).on_failure_callback
+        assert (added.aws_conn_id, added.setup_task_ids, rest) == ("lake", ["refresh0.setup"], [other])
 
 
 def test_a_run_without_limit_has_no_further_callback() -> None:
@@ -355,6 +358,28 @@ def test_no_secret_of_airflow_s_is_in_the_noted_reason(context) -> None:
     with pytest.raises(AirflowException), failures_are_noted(context, JOB):
         raise AirflowException("no such table with the key hunter2-of-the-lake")
     assert context["ti"].pushed[FAILURE]["why"] == "no such table with the key ***"
+
+
+def test_the_noted_reason_is_one_short_line(context) -> None:
+    """The page and the log of commits repeat it, and what an application says may be anything."""
+    for said, why in (
+        ("\x1b[2Jno\nTraceback", "\\x1b[2Jno"),
+        ("x" * 160, "x" * 160),
+        ("x" * 161, f"{'x' * 159}…"),
+    ):
+        with pytest.raises(AirflowException), failures_are_noted(context, JOB):
+            raise AirflowException(said)
+        assert context["ti"].pushed[FAILURE]["why"] == why
+
+
+def test_the_kill_window_is_that_of_setup_and_teardown() -> None:
+    """Both abort while tasks are being killed, for the time that this takes on an installation."""
+    with (
+        DAG("nightly", schedule=None) as dag,
+        s3_commit_task_group("g", destination="s3://lake/x/", kill_window=3) as commit,
+    ):
+        commit.stage(EmptyOperator(task_id="load"))
+    assert [dag.get_task(f"g.{name}").kill_window for name in ("setup", "abort")] == [3, 3]
 
 
 def test_the_teardown_waits_for_no_earlier_run() -> None:
