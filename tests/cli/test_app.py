@@ -187,9 +187,12 @@ def test_a_bug_is_distinguished_from_an_error(lake: Lake, run: RunProgram) -> No
     lake.store.before = break_down
     result = run("jobs", lake.destination)
     assert result.exit_code == int(ExitCode.INTERNAL)
-    assert "a bug: ZeroDivisionError: oops" in result.stderr
+    assert "a bug: ZeroDivisionError: oops (break_down, line " in result.stderr
     assert "--debug" in result.stderr
-    assert plain_json(run("jobs", lake.destination, "--json"))["error"]["exit_code"] == 70
+    assert "Traceback" not in result.stderr
+    assert "Traceback" in run("jobs", lake.destination, "--debug").stderr
+    told = plain_json(run("jobs", lake.destination, "--json"))["error"]
+    assert (told["type"], told["exit_code"]) == ("ZeroDivisionError", 70)
 
 
 @pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 141)])

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from airflow_s3commit import register_destination
 from airflow_s3commit.cli import reports
 from tests.cli.conftest import FILES, OLD, RunProgram, plain_json
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named
+from tests.protocol.hadoop.dead_jobs import MAGIC, UUID, DeadJob
 
 GIB = 1024**3
 
@@ -93,6 +94,7 @@ def test_show_says_everything(lake: Lake, run: RunProgram) -> None:
         "[red]manual[/]",
         "2 pending (10 B in the records)",
         "1 file, 5 B in 1 partition, as of generation 1",
+        "spark   1 ",
         f"s3commit commit {lake.destination} {OURS}\n",
     ):
         assert words in result.stdout
@@ -180,6 +182,23 @@ def test_what_is_left_in_a_staging_elsewhere_is_listed_with_it(lake: Lake, run: 
     assert f"s3commit sweep {lake.destination} --older-than 7d --staging {staging}" in advised
 
 
+def test_uploads_of_hadoop_s_jobs_are_claimed_by_their_files(
+    run: RunProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those in a directory elsewhere are found by the option, and without it their uploads are nobody's."""
+    dead = DeadJob.magic()
+    monkeypatch.setattr("airflow_s3commit.cli.command.open_store", lambda _: dead.store)
+    pending = ("pending", "s3://lake/sales/", "--json")
+    assert "sweep" not in run(*pending[:2]).stdout
+    assert [one["job_id"] for one in plain_json(run(*pending))["jobs"]] == [UUID]
+    for key in dead.keys(MAGIC):
+        dead.put(f"elsewhere/{key.removeprefix('sales/')}", dead.store.get("lake", key).body)
+        dead.store.delete("lake", key)
+    assert [one["job_id"] for one in plain_json(run(*pending))["jobs"]] == [None]
+    told = plain_json(run(*pending, "--staging", "s3://lake/elsewhere/"))
+    assert [one["job_id"] for one in told["jobs"]] == [UUID]
+
+
 def test_text_of_others_cannot_steer_the_terminal(lake: Lake, run: RunProgram, waiting: Any) -> None:
     """Control characters in a context are shown as text, in a table and in a line."""
     waiting()
@@ -244,6 +263,7 @@ def test_json_has_exact_ages_bytes_and_costs(lake: Lake, run: RunProgram) -> Non
     lake.store_clock.advance(40)
     told = plain_json(run("pending", lake.destination, "--json"))
     assert (told["count"], told["bytes"], told["oldest"]) == (3, 1024**2 + 10, 100.0)
+    assert "job_id" not in told
     assert told["monthly_cost_usd"] == (1024**2 + 10) / GIB * 0.023
     assert {job["job_id"]: job["count"] for job in told["jobs"]} == {OURS: 2, None: 1}
     assert {upload["job_id"] for upload in told["uploads"]} == {OURS, None}
@@ -266,15 +286,29 @@ def test_a_long_list_is_cut_and_says_so(lake: Lake, run: RunProgram) -> None:
     assert "stray-00" in short.stdout
     assert "stray-44" not in short.stdout
     assert "… and 5 more" in short.stdout
+    assert "total" not in short.stdout
     assert "stray-44" in run("pending", lake.destination, "--all").stdout
     assert len(plain_json(run("pending", lake.destination, "--json"))["uploads"]) == 45
 
 
 def test_an_empty_list_says_so(lake: Lake, run: RunProgram) -> None:
-    """An empty list is an answer too."""
+    """An empty list is an answer too, and people are warned of a destination without jobs."""
     result = run("pending", lake.destination)
     assert (result.exit_code, result.stdout.startswith("no upload is pending")) == (0, True)
-    assert plain_json(run("pending", lake.destination, "--json"))["uploads"] == []
+    assert "no job was ever set up there" in result.stderr
+    told = run("pending", lake.destination, "--json")
+    assert (plain_json(told)["uploads"], told.stderr) == ([], "")
+    lake.sealed(FILES).commit()
+    assert run("pending", lake.destination).stderr == ""
+
+
+def test_no_line_to_search_or_paste_is_broken(lake: Lake, run: RunProgram) -> None:
+    """A message in a pipe, and a command of an advice, is one line, however narrow a terminal would be."""
+    lake.set_up()
+    deep = f"{lake.destination}{'deep/' * 9}"
+    assert f"no upload is pending below {deep}\n" in run("pending", deep, COLUMNS="40").stdout
+    advised = run("show", lake.destination, OURS, COLUMNS="40").stdout
+    assert f"s3commit commit {lake.destination} {OURS} --seal\n" in advised
 
 
 def test_commits_are_listed_newest_first(lake: Lake, run: RunProgram) -> None:
@@ -297,7 +331,7 @@ def test_commits_are_listed_newest_first(lake: Lake, run: RunProgram) -> None:
     assert [commit["generation"] for commit in told["commits"]] == [3, 2]
     last = told["commits"][0]
     assert (last["job_id"], last["context"]["run_id"], last["replaced"]["files"]) == (THEIRS, "monday", 1)
-    assert last["partitions"] == {"dt=2": {"files": 1, "bytes": 4, "rows": 4}}
+    assert (last["partitions"], last["rolled_back_to"]) == ({"dt=2": {"files": 1, "bytes": 4, "rows": 4}}, 0)
 
 
 def test_the_number_of_commits_is_limited(lake: Lake, run: RunProgram) -> None:
@@ -340,6 +374,7 @@ def test_commits_are_filtered(
         lake.clock.advance(60)
         lake.sealed({f"dt={number % 2}/a": b"a"}, job_id=an_id(str(number))).commit()
     between = datetime.fromtimestamp(lake.clock.time() - 90, UTC).replace(tzinfo=None).isoformat()
+    in_tokyo = datetime.fromtimestamp(lake.clock.time() - 90, timezone(timedelta(hours=9))).isoformat()
 
     def generations(*filters: str) -> list[int]:
         return [
@@ -351,7 +386,7 @@ def test_commits_are_filtered(
     assert generations("--partition", "dt=1/") == [4, 2]
     assert generations("--partition", "dt=1", "--limit", "1") == [4]
     assert generations("--partition", "dt=1", "--partition", "dt=0") == [5, 4, 3, 2]
-    assert generations("--since", "3") == [5, 4]
+    assert generations("--since", "3") == generations("--since", in_tokyo) == [5, 4]
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "Asia/Tokyo")
         time.tzset()
@@ -362,6 +397,18 @@ def test_commits_are_filtered(
     assert [json.loads(one)["generation"] for one in followed] == [4, 5]
     assert run("log", lake.destination, "--since", "yesterday").exit_code == 2
     assert "no such commit is in the log" in run("log", lake.destination, "--since", "5").stdout
+
+
+@pytest.mark.parametrize("name", ["at=2013-01-01T03:00:00", "at=2013-01-01T03%3A00%3A00/"])
+def test_a_partition_is_found_by_its_plain_and_its_escaped_name(
+    lake: Lake, run: RunProgram, name: str
+) -> None:
+    """The directory of a time has escapes, which a person need not write; a lost value is a mistake."""
+    lake.sealed({"at=2013-01-01T03%3A00%3A00/a": b"a"}).commit()
+    lake.sealed(FILES, job_id=THEIRS).commit()
+    told = plain_json(run("log", lake.destination, "--json", "--partition", name))
+    assert [commit["job_id"] for commit in told["commits"]] == [OURS]
+    assert run("log", lake.destination, "--partition", "at=").exit_code == 2
 
 
 def test_the_newest_commit_is_found_without_its_receipt(lake: Lake, run: RunProgram) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -133,12 +135,11 @@ def test_a_destination_argument_overrides_the_environment(lake: Lake, run: RunPr
 
 
 def test_a_second_put_replaces_the_first(lake: Lake, run: RunProgram, files: Path) -> None:
-    """A repeated put leaves one upload of each file, and the last content counts."""
+    """A put to the same path, of whichever file, leaves one upload of it, and the last content counts."""
     run("setup", lake.destination, "--job-id", OURS)
-    file = files / "dt=1" / "part.csv"
     for body in ("first", "second"):
-        file.write_text(body)
-        assert run("put", lake.destination, OURS, str(file), "dt=1/", *STAGE).exit_code == 0
+        (files / body).write_text(body)
+        assert run("put", lake.destination, OURS, str(files / body), "dt=1/part.csv", *STAGE).exit_code == 0
     assert len(lake.pending()) == 1
     run("seal", lake.destination, OURS, *STAGE)
     run("commit", lake.destination, OURS, "--seal")
@@ -227,8 +228,11 @@ def test_a_put_that_fails_leaves_nothing_pending(lake: Lake, run: RunProgram, fi
     assert run("put", lake.destination, OURS, str(files), *STAGE).exit_code == 0
 
 
-def test_large_files_are_streamed(lake: Lake, run: RunProgram, tmp_path: Path) -> None:
+def test_large_files_are_streamed(
+    lake: Lake, run: RunProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file is sent in parts as it is read, with any committer: none of it is staged on disk."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no disk"))
     run("setup", lake.destination, "--job-id", OURS, "--committer", "directory")
     large = tmp_path / "large.bin"
     large.write_bytes(bytes(70 * 1024 * 1024))
@@ -310,12 +314,38 @@ def test_a_put_of_parquet_records_the_columns(
     assert from_text(text, "here").files.names == ["id", "when"]
 
 
-def test_a_file_that_only_looks_like_parquet_is_put(lake: Lake, run: RunProgram, tmp_path: Path) -> None:
-    """Its columns stay unknown, as those of any other file."""
-    (tmp_path / "notes.parquet").write_text("no footer")
+@pytest.mark.parametrize("lacks", ["footer", "metadata", "pyarrow"])
+def test_a_file_of_unknown_columns_is_put(
+    lake: Lake, run: RunProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """One that only looks like Parquet, has odd metadata, or cannot be read here, is as any other file."""
+    file = tmp_path / "notes.parquet"
+    odd = {"org.apache.spark.sql.parquet.row.metadata": "{"} if lacks == "metadata" else None
+    pq.write_table(pa.table({"id": [1]}).replace_schema_metadata(odd), file)
+    if lacks == "footer":
+        file.write_text("no footer")
+    if lacks == "pyarrow":
+        monkeypatch.setitem(sys.modules, "airflow_s3commit.tables.columns", None)
     run("setup", lake.destination, "--job-id", OURS)
-    assert run("put", lake.destination, OURS, str(tmp_path / "notes.parquet"), *STAGE).exit_code == 0
+    assert run("put", lake.destination, OURS, str(file), *STAGE).exit_code == 0
     assert len(lake.pending()) == 1
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_of_a_large_parquet_file_only_the_end_is_kept(
+    lake: Lake, run: RunProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, piped: bool
+) -> None:
+    """Its footer is there, and a file may be larger than the memory."""
+    ends: list[bytes] = []
+    monkeypatch.setattr("airflow_s3commit.cli.steps._FOOTER_BYTES", 4)
+    monkeypatch.setattr("airflow_s3commit.cli.steps._CHUNK", 3)
+    monkeypatch.setattr("airflow_s3commit.tables.columns.footer_text", lambda end, _: ends.append(end))
+    file = tmp_path / "large.parquet"
+    file.write_bytes(b"0123456789")
+    run("setup", lake.destination, "--job-id", OURS)
+    words = ["put", lake.destination, OURS, "-" if piped else str(file), "dt=1/a.parquet", *STAGE]
+    assert CliRunner().invoke(program, words, input=file.read_bytes()).exit_code == 0
+    assert ends[-1] == b"6789"
 
 
 def test_a_published_table_takes_no_file_of_unknown_columns(lake: Lake, run: RunProgram, files: Path) -> None:
@@ -391,7 +421,8 @@ def test_commit_makes_everything_visible(lake: Lake, run: RunProgram) -> None:
         named("dt=2/part-0.parquet"),
         "dt=3/old.parquet",
     }
-    assert run("commit", lake.destination, OURS).exit_code == 0
+    for typed in (None, ""):
+        assert run("commit", lake.destination, OURS, typed=typed).exit_code == 0
 
 
 def test_an_abort_that_fails_is_reported_with_its_cause(lake: Lake, run: RunProgram) -> None:
@@ -554,6 +585,9 @@ def test_yes_answers_the_question(lake: Lake, run: RunProgram) -> None:
     assert run("commit", lake.destination, OURS, "--yes", typed="").exit_code == 0
     lake.sealed({"dt=9/x.parquet": b"9"}, job_id=an_id("another"))
     assert run("commit", lake.destination, an_id("another"), typed="").exit_code == 0
+    assert (
+        run("abort", lake.destination, lake.set_up(THEIRS).reference.job_id, "--yes", typed="").exit_code == 0
+    )
 
 
 def test_abort_leaves_nothing_pending(lake: Lake, run: RunProgram) -> None:
@@ -702,7 +736,8 @@ def test_progress_is_shown_on_a_terminal_only(lake: Lake, run: RunProgram) -> No
     lake.sealed(FILES, job_id=an_id("second"), conflict_mode="append")
     assert run("commit", lake.destination, an_id("second")).stderr == ""
     lake.sealed(FILES, job_id=an_id("third"), conflict_mode="append")
-    assert run("commit", lake.destination, an_id("third"), "--json", FORCE_COLOR="1").stderr == ""
+    for words in (("commit", lake.destination, an_id("third")), ("jobs", lake.destination)):
+        assert run(*words, "--json", FORCE_COLOR="1").stderr == ""
 
 
 @pytest.fixture
@@ -745,6 +780,14 @@ def test_a_dry_run_is_the_default(dead: DeadJob, run: RunProgram, verb: str) -> 
     told = plain_json(run("adopt", SALES, UUID, verb, "--json"))
     assert (told["would"], told["job"]["uploads"]) == (verb.removeprefix("--"), 3)
     assert dead.everything() == before
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["of a committed task", "of another attempt"])
+def test_a_dry_run_says_what_an_abort_takes_back(dead: DeadJob, run: RunProgram, number: int) -> None:
+    """Objects that Hadoop has made of any upload of the job are counted, as the abort then deletes them."""
+    dead.complete("sales/day=17/part-00001.parquet", number)
+    assert "take back 1 object" in run("adopt", SALES, UUID, "--abort").stdout
+    assert "1 object taken back" in run("adopt", SALES, UUID, "--abort", "--apply").stdout
 
 
 def test_a_job_is_finished(dead: DeadJob, run: RunProgram) -> None:
@@ -805,6 +848,15 @@ def test_a_gap_stops_a_commit_and_no_abort(dead: DeadJob, run: RunProgram) -> No
     assert "it would be refused" in run("adopt", SALES, UUID, "--commit").stdout
     discarding = run("adopt", SALES, UUID, "--abort")
     assert (discarding.exit_code, "it would discard" in discarding.stdout) == (0, True)
+
+
+def test_a_lost_upload_is_a_finding_of_a_commit_and_none_of_an_abort(dead: DeadJob, run: RunProgram) -> None:
+    """A dry run says that the job cannot be finished, which a script sees by the exit code."""
+    key, (upload, *_) = next(iter(dead.uploads.items()))
+    dead.store.abort_upload("lake", key, upload)
+    finishing = run("adopt", SALES, UUID, "--commit")
+    assert (finishing.exit_code, "so it cannot be finished" in finishing.stdout) == (1, True)
+    assert run("adopt", SALES, UUID, "--abort").exit_code == 0
 
 
 def test_a_job_that_was_active_lately_is_left_alone(dead: DeadJob, run: RunProgram) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +14,7 @@ from airflow_s3commit import Destination, MemoryStore, register_destination, wri
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
+from airflow_s3commit.protocol.sweep_plan import plan_sweep
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.cli.conftest import FILES, RunProgram, plain_json
@@ -592,6 +595,25 @@ def test_a_sweep_of_nothing_asks_nothing(lake: Lake, run: RunProgram) -> None:
     asked = run(*sweep, typed="")
     assert (asked.exit_code, asked.stderr) == (0, "")
     assert plain_json(run(*sweep, "--json"))["dry_run"] is False
+
+
+def test_what_changed_after_the_plan_is_skipped_and_said(
+    littered: Lake, run: RunProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep ends what is still as it was shown, and names the rest, which is no failure."""
+
+    def overtaken(*args: Any, **how: Any) -> Any:
+        plan = plan_sweep(*args, **how)
+        (orphan,) = plan.uploads
+        littered.store.abort_upload("lake", orphan.key, orphan.upload_id)
+        littered.job().abort()
+        return plan
+
+    monkeypatch.setattr("airflow_s3commit.cli.table.plan_sweep", overtaken)
+    result = run("sweep", littered.destination, "--older-than", "1d", "--apply")
+    assert result.exit_code == 0
+    assert re.findall(r"skipped: (\w+) .*it is gone", result.stdout) == ["job", "upload"]
+    assert "1 job ended" in result.stdout
 
 
 def test_a_sweep_looks_into_the_staging_that_it_is_given(lake: Lake, run: RunProgram) -> None:
