@@ -7,9 +7,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_s3commit import Job, JobOptions, MemoryStore
-from airflow_s3commit.exceptions import InvalidOption, JobClosed, JobMismatch, Refused
-from airflow_s3commit.spark.driver import abort_twins, abort_until_quiet, check_site
+from airflow_s3commit.exceptions import InvalidDestination, InvalidOption, JobClosed, JobMismatch, Refused
+from airflow_s3commit.spark import committer_conf, driver
+from airflow_s3commit.spark.driver import (
+    Target,
+    abort_twins,
+    abort_until_quiet,
+    abort_write,
+    check_site,
+    commit_write,
+    ready_job,
+    target_of,
+)
 from airflow_s3commit.spark.options import parse_options
+from airflow_s3commit.spark.session import JobInConf
+from airflow_s3commit.store.credentials import StoreAddress
 from tests.fakes import ManualClock
 from tests.protocol.building import OURS, THEIRS
 
@@ -114,6 +126,93 @@ def test_a_commit_succeeds_even_if_its_twins_cannot_be_aborted(
     """If a job cannot be read after its commit, that is logged with the next action."""
     abort_twins(job, ManualClock())
     assert "s3commit sweep" in caplog.text
+
+
+def test_a_job_that_is_given_comes_before_the_conf_s(job: Job) -> None:
+    """A stream's batch, or a second job of an application, has a job of its own beside that of the conf."""
+    conf = committer_conf(Job.setup(MemoryStore(), "s3://lake/x/", job_id=THEIRS).reference, "load", "3")
+    given = JobInConf(job.reference, "batch", "7")
+    options = parse_options({}, overwrite=False)
+    by_conf, by_hand = (target_of(options, OURS, conf.get, one) for one in (None, given))
+    assert (by_conf.reference.job_id, by_conf.stage, by_conf.stage_attempt) == (THEIRS, "load", "3")
+    assert (by_hand.reference, by_hand.stage, by_hand.stage_attempt) == (job.reference, "batch", "7")
+    assert not by_conf.own
+    assert not by_hand.own
+    with pytest.raises(InvalidDestination, match=f"its job {OURS} commits to s3://lake/t/"):
+        target_of(parse_options({"path": "s3://lake/x/"}, overwrite=False), OURS, conf.get, given)
+
+
+def test_settings_of_the_session_are_those_of_the_write(job: Job) -> None:
+    """For a job of its own they are its options; another owner's job is compared with them."""
+    session = {"fs.s3a.bucket.lake.encryption.algorithm": "AES256", driver.OVERWRITE_MODE: "STATIC"}
+    options = parse_options({"path": "s3://lake/t/"}, overwrite=False)
+    own = target_of(options, OURS, session.get)
+    assert (own.object_options.sse, own.session_static) == ("AES256", True)
+    other = target_of(options, OURS, session.get, JobInConf(job.reference))
+    assert (other.session, other.session_static) == ({"encryption.algorithm": "AES256"}, True)
+
+
+def test_a_write_s_own_job_has_its_options(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record says how it commits, and that Spark has set it up."""
+    monkeypatch.setattr(driver, "store_of_process", lambda _: store)
+    given = {"path": "s3://lake/t/", "committer": "magic", "sse": "AES256"}
+    options = parse_options(given, overwrite=True)
+    target = target_of(options, OURS, {}.get)
+    record = ready_job(target, options).record()
+    assert record.options == options.own_job(target.object_options)
+    assert (record.options.conflict_mode, record.options.committer) == ("replace", "magic")
+    assert record.options.object_options.sse == "AES256"
+    assert record.context["engine"] == "spark"
+
+
+@pytest.mark.parametrize("speculates", [False, True])
+def test_a_write_of_its_own_knows_whether_tasks_have_twins(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, *, speculates: bool
+) -> None:
+    """After the commit it aborts what these upload, and without speculation it waits for none."""
+    ended: list[Job] = []
+    monkeypatch.setattr(driver, "store_of_process", lambda _: store)
+    monkeypatch.setattr(driver, "abort_twins", ended.append)
+    options = parse_options({"path": "s3://lake/t/"}, overwrite=False)
+    target = target_of(options, OURS, {"spark.speculation": str(speculates).lower()}.get)
+    ready_job(target, options)
+    commit_write(target, options, [])
+    assert len(ended) == speculates
+
+
+def test_an_abort_before_the_set_up_writes_as_its_options_say(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket may deny records that are not encrypted, and no job says yet how."""
+    sent: list[object] = []
+    put = store.put
+    monkeypatch.setattr(
+        store, "put", lambda *what, **how: sent.append(how.get("headers")) or put(*what, **how)
+    )
+    monkeypatch.setattr(driver, "store_of_process", lambda _: store)
+    options = parse_options({"path": "s3://lake/t/", "sse": "AES256"}, overwrite=False)
+    abort_write(target_of(options, OURS, {}.get), tasks_ended=True)
+    assert sent
+    assert all(headers == {"x-amz-server-side-encryption": "AES256"} for headers in sent)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_an_abort_leaves_another_owner_s_job_and_what_it_has_sealed(
+    store: MemoryStore, job: Job, monkeypatch: pytest.MonkeyPatch, *, sealed: bool
+) -> None:
+    """Only the stage attempt of the write ends, unless its seal says that it was complete."""
+    monkeypatch.setattr(driver, "store_of_process", lambda _: store)
+    with job.task_attempt("load", "1", "0", "0") as writing:
+        file = writing.open("a")
+        file.write(b"1")
+        file.close(rows=1)
+        committed = writing.commit()
+    if sealed:
+        job.seal_stage("load", "1", [committed])
+    target = Target(job.reference, "load", "1", own=False, store=StoreAddress())
+    abort_write(target, tasks_ended=False)
+    assert len([*store.list_uploads("lake", "")]) == sealed
+    assert job.state().state == "open"
 
 
 @pytest.mark.parametrize(

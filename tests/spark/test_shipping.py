@@ -15,7 +15,7 @@ import pytest
 
 from airflow_s3commit import __version__
 from airflow_s3commit.spark import MissingJar, MissingLibrary, pending_jar, py_files, shipping
-from airflow_s3commit.spark.shipping import PROTOCOL_CLASS, require_libraries
+from airflow_s3commit.spark.shipping import GUARD_CLASS, PROTOCOL_CLASS, require_libraries
 
 
 def test_the_zip_is_the_same_wherever_it_is_made(tmp_path: Path) -> None:
@@ -64,6 +64,26 @@ def test_a_driver_that_runs_from_a_zip_makes_the_same_zip(tmp_path: Path) -> Non
     assert there.read_bytes() == path.read_bytes()
 
 
+def test_a_zip_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies while it writes leaves no half of a zip that another would ship."""
+
+    def dies(path: Path, content: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(content[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_bytes", dies)
+    with pytest.raises(KeyboardInterrupt):
+        py_files(tmp_path)
+    assert not [*tmp_path.glob("*.zip")]
+
+
+def test_the_path_holds_in_every_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative directory gives an absolute path: spark-submit may start elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    assert Path(py_files("here")).parent == tmp_path / "here"
+
+
 def test_the_usual_place_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By default the zip is in the user's cache, where no other user can replace it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -73,11 +93,14 @@ def test_the_usual_place_is_the_users_own(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_missing_library_is_named_with_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the library, this Python, and the command that installs what is needed."""
+    """The error names the library, this Python, and the command; a driver can do without pyarrow."""
+    monkeypatch.delitem(sys.modules, "pyspark.worker", raising=False)
+    monkeypatch.setattr(shipping, "find_spec", lambda name: None if name == "pyarrow" else name)
     require_libraries()
     monkeypatch.setattr(shipping, "find_spec", lambda name: None if name == "msgspec" else name)
-    with pytest.raises(MissingLibrary, match=r"needs msgspec, missing in .* -m pip install"):
+    with pytest.raises(MissingLibrary, match=r"needs msgspec, missing in .* -m pip install") as missing:
         require_libraries()
+    assert missing.value.name == "msgspec"
 
 
 @pytest.mark.parametrize("library", ["boto3", "msgspec", "pyarrow"])
@@ -93,6 +116,70 @@ def test_importing_the_door_without_a_library_says_so(library: str) -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
     ).stdout
     assert said.startswith(f"MissingLibrary airflow-s3commit needs {library}")
+
+
+@pytest.fixture
+def jdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a JDK whose compiler writes its own path as a class, and notes each call; it is JAVA_HOME."""
+    for home in ("home", "in_path"):
+        javac = tmp_path / home / "bin" / "javac"
+        javac.parent.mkdir(parents=True)
+        javac.write_text(
+            f'#!/bin/sh\necho called >> {tmp_path}/calls\nwhile [ "$1" != -d ]; do shift; done\n'
+            'mkdir -p "$2/s3commit" && printf "%s" "$0" > "$2/s3commit/A.class"\n'
+        )
+        javac.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/in_path/bin:{os.environ['PATH']}")
+    return tmp_path
+
+
+def compiler_of(jar: str) -> str:
+    """Return the compiler that made the one class of a jar, which has the guard as a service too."""
+    with zipfile.ZipFile(jar) as archive:
+        service = archive.read("META-INF/services/org.apache.spark.sql.SparkSessionExtensionsProvider")
+        assert service.decode() == f"{GUARD_CLASS}\n"
+        return archive.read("s3commit/A.class").decode()
+
+
+def test_the_jar_is_made_by_the_jdk_of_java_home_or_of_the_path(
+    jdk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is that of the machine's Spark; the cache keeps what either made."""
+    assert compiler_of(pending_jar()) == compiler_of(pending_jar()) == f"{jdk}/home/bin/javac"
+    assert (jdk / "calls").read_text() == "called\n"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(jdk / "other"))
+    monkeypatch.setenv("JAVA_HOME", str(jdk / "no"))
+    assert compiler_of(pending_jar()) == f"{jdk}/in_path/bin/javac"
+
+
+def test_each_code_has_a_jar_of_its_own(jdk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of a source or a service makes another name, and one that a wheel brought is taken."""
+    sources = jdk / "jvm"
+    sources.mkdir()
+    monkeypatch.setattr(shipping, "_SOURCES", sources)
+    names = []
+    for code in ("class A {}", "class B {}"):
+        (sources / "A.java").write_text(code)
+        names.append(Path(pending_jar()).name)
+    (sources / names[-1]).write_bytes(b"shipped")
+    assert pending_jar() == str(sources / names[-1])
+    monkeypatch.setattr(shipping, "_SERVICES", {**shipping._SERVICES, "b": "B"})
+    names.append(Path(pending_jar()).name)
+    assert len({*names}) == 3
+
+
+def test_a_jar_that_cannot_be_made_says_why(jdk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler's own words are in the error; without PySpark there is nothing to compile against."""
+    javac = jdk / "home" / "bin" / "javac"
+    javac.write_text("#!/bin/sh\necho 'A.java:1: error: no such symbol' >&2\nexit 1\n")
+    with pytest.raises(MissingJar, match=r"javac cannot compile .*: A\.java:1: error: no such symbol"):
+        pending_jar()
+    monkeypatch.setattr(shipping, "find_spec", lambda _: None)
+    with pytest.raises(MissingJar, match="no PySpark to compile it"):
+        pending_jar()
+    assert not (jdk / "cache").exists()
 
 
 @pytest.mark.spark

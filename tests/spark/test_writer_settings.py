@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -64,6 +66,12 @@ def set_by(conf: dict[str, str], **options: str) -> WriteOptions:
         ),
         ({"parquet.block.size": "1048576"}, {}, lambda table: table.row_group_bytes, 1 << 20),
         ({"spark.hadoop.parquet.block.size": "1048576"}, {}, lambda table: table.row_group_bytes, 1 << 20),
+        (
+            {"spark.sql.parquet.compression.codec": "zstd", "spark.sql.files.maxRecordsPerFile": "7"},
+            {},
+            lambda table: (table.codec, table.max_records_per_file),
+            ("zstd", 7),
+        ),
     ],
 )
 def test_codec_and_sizes_of_a_session_are_followed(
@@ -302,6 +310,19 @@ def filled(conf: dict[str, str], said: ObjectOptions | None = None) -> ObjectOpt
         ({"fs.s3a.create.storage.class": "intelligent_tiering"}, {"storage_class": "INTELLIGENT_TIERING"}),
         ({"fs.s3a.acl.default": "BucketOwnerFullControl"}, {"acl": "bucket-owner-full-control"}),
         ({"fs.s3a.acl.default": "PUBLIC_READ"}, {"acl": "public-read"}),
+        (
+            {
+                "fs.s3a.encryption.algorithm": "SSE-KMS",
+                "fs.s3a.bucket.lake.server-side-encryption-algorithm": "aes256",
+                "fs.s3a.encryption.key": KEY,
+            },
+            {"sse": "AES256"},
+        ),
+        ({"fs.s3a.create.storage.class": "standard-ia"}, {"storage_class": "STANDARD_IA"}),
+        (
+            {"fs.s3a.acl.default": "Private", "spark.hadoop.fs.s3a.acl.default": "PublicRead"},
+            {"acl": "private"},
+        ),
     ],
 )
 def test_hadoop_s_names_are_translated(conf: dict[str, str], expected: dict[str, Any]) -> None:
@@ -385,9 +406,42 @@ def test_configuration_files_are_read_without_a_session(tmp_path: Path) -> None:
     assert site_conf({}) == site_conf({"SPARK_CONF_DIR": str(tmp_path / "none")}) == {}
 
 
-def test_a_configuration_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_a_later_file_overrides_an_earlier_one_in_either_spelling(tmp_path: Path) -> None:
+    """Hadoop loads the files in an order, and takes a property's name and value as attributes too."""
+    site(
+        tmp_path,
+        fs__s3a__acl__default="Private",
+        hadoop__security__credential__provider__path="jceks://file/k",
+    )
+    (tmp_path / "hive-site.xml").write_text(
+        "<configuration><property name='fs.s3a.acl.default' value='PublicRead'/></configuration>"
+    )
+    found = site_conf({"HADOOP_CONF_DIR": str(tmp_path)})
+    assert found == {
+        "fs.s3a.acl.default": "PublicRead",
+        "hadoop.security.credential.provider.path": "jceks://file/k",
+    }
+
+
+def test_a_remote_session_has_this_machine_s_files_below_its_own_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of Spark Connect cannot read the server's own, and what the session sets counts more."""
+    site(tmp_path, fs__s3a__acl__default="Private", parquet__x="1")
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    remote = SimpleNamespace(conf=SimpleNamespace(getAll={"fs.s3a.acl.default": "PublicRead"}))
+    assert conf_of(remote) == {"fs.s3a.acl.default": "PublicRead", "parquet.x": "1"}
+
+
+@pytest.mark.parametrize("error", [None, PermissionError("not yours")])
+def test_a_configuration_file_that_cannot_be_read_is_refused(
+    error: OSError | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may ask for encryption, so the write does not continue without it."""
     (tmp_path / "core-site.xml").write_text("<configuration><property>")
+    if error is not None:
+        monkeypatch.setattr("builtins.open", Mock(side_effect=error))
     with pytest.raises(InvalidOption, match=r"core-site.xml cannot be read .* repair it, or call .*register"):
         site_conf({"HADOOP_CONF_DIR": str(tmp_path)})
 
