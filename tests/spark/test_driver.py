@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -153,11 +154,10 @@ def test_settings_of_the_session_are_those_of_the_write(job: Job) -> None:
 
 
 def test_a_write_s_own_job_has_its_options(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its record says how it commits, and that Spark has set it up."""
+    """Its record says how it commits, with its session's encryption, and that Spark has set it up."""
     monkeypatch.setattr(driver, "store_of_process", lambda _: store)
-    given = {"path": "s3://lake/t/", "committer": "magic", "sse": "AES256"}
-    options = parse_options(given, overwrite=True)
-    target = target_of(options, OURS, {}.get)
+    options = parse_options({"path": "s3://lake/t/", "committer": "magic"}, overwrite=True)
+    target = target_of(options, OURS, {"fs.s3a.encryption.algorithm": "AES256"}.get)
     record = ready_job(target, options).record()
     assert record.options == options.own_job(target.object_options)
     assert (record.options.conflict_mode, record.options.committer) == ("replace", "magic")
@@ -194,6 +194,42 @@ def test_an_abort_before_the_set_up_writes_as_its_options_say(
     abort_write(target_of(options, OURS, {}.get), tasks_ended=True)
     assert sent
     assert all(headers == {"x-amz-server-side-encryption": "AES256"} for headers in sent)
+
+
+@pytest.mark.parametrize(
+    ("given", "session", "says"),
+    [
+        ({"publish": "delta"}, {}, "publish=delta contradicts job .* set up without it"),
+        (
+            {"storageClass": "STANDARD_IA"},
+            {},
+            "the write's options set storage_class='STANDARD_IA', unlike job",
+        ),
+        ({}, {"acl.default": "Private"}, r"fs.s3a.\* of the Spark session set acl='private', unlike job"),
+    ],
+)
+def test_a_write_that_asks_for_other_objects_than_its_job_is_refused(
+    job: Job, given: dict[str, str], session: dict[str, str], says: str
+) -> None:
+    """What another owner's job has decided is not changed by one of its stages, and not ignored."""
+    target = Target(job.reference, "load", "1", own=False, store=StoreAddress(), session=session)
+    with pytest.raises(JobMismatch, match=says):
+        ready_job(target, parse_options(given, overwrite=False), job)
+    ready_job(replace(target, session={}), parse_options({}, overwrite=False), job)
+
+
+@pytest.mark.parametrize(("ended", "quiet"), [(True, 0.0), (False, 4.0)])
+def test_a_failed_write_waits_only_for_tasks_that_may_be_left(
+    monkeypatch: pytest.MonkeyPatch, job: Job, *, ended: bool, quiet: float
+) -> None:
+    """After Spark has ended them all, one look is enough."""
+    waits: list[float] = []
+    monkeypatch.setattr(driver, "store_of_process", lambda _: MemoryStore())
+    monkeypatch.setattr(driver, "abort_until_quiet", lambda _, quiet: waits.append(quiet))
+    target = driver.own_target("s3://lake/t/", OURS, StoreAddress())
+    with pytest.raises(ZeroDivisionError), driver.aborting(target, tasks_ended=ended):
+        raise ZeroDivisionError
+    assert waits == [quiet]
 
 
 @pytest.mark.parametrize("sealed", [False, True])

@@ -197,6 +197,11 @@ HIDDEN = ("_s3commit/log/1", "_SUCCESS", "__magic_job-1/x=1/file", "a/.part")
         (["dt=1/f"], {"partitionOverwriteMode": "static"}, None),
         (["dt=1/f"], {"committer": "directory"}, None),
         (["dt=1/f"], {"partitionBy": "dt"}, None),
+        (
+            ["dt=1/h=2/f"],
+            {"partitionBy": "h,dt"},
+            "partitioned by h, dt, but the table is partitioned by dt, h",
+        ),
         (["a%3Ab=1/f"], {"partitionBy": "a:b"}, None),
         (["2013/01/f"], {}, None),
         (["f"], {}, None),
@@ -224,6 +229,10 @@ def test_an_explicit_static_of_the_session_needs_a_choice(table: Callable[..., M
     parted = options(partitionBy="dt")
     with pytest.raises(InvalidOption, match=r"session sets .*=static.* to dynamic to .* or to static to"):
         check_table(static, parted)
+    flat = options()
+    table("f")
+    check_table(static, flat)
+    table("dt=1/f")
     for chosen in ("static", "DYNAMIC"):
         choice = options(partitionBy="dt", partitionOverwriteMode=chosen)
         check_table(static, choice)
@@ -237,13 +246,13 @@ def test_an_explicit_static_of_the_session_needs_a_choice(table: Callable[..., M
         assert target_of(parted, OURS, conf.get).session_static is is_static
 
 
-@pytest.mark.parametrize(("mode", "whole"), [("append", False), ("replace", False), ("replace", True)])
+@pytest.mark.parametrize("committer", ["partitioned", "directory"])
+@pytest.mark.parametrize("mode", ["append", "replace"])
 def test_rows_without_partitions_join_no_partitioned_table(
-    mode: Any, whole: bool, table: Callable[..., MemoryStore]
+    mode: Any, committer: Any, table: Callable[..., MemoryStore]
 ) -> None:
     """They are not sealed with or without a job, unless the write replaces the whole table."""
-    store = table("dt=1/h=2/f")
-    committer: Any = "directory" if whole else "partitioned"
+    store, whole = table("dt=1/h=2/f"), (mode, committer) == ("replace", "directory")
     job = Job.setup(store, TABLE, options=JobOptions(committer=committer, conflict_mode=mode))
     flat, parted = options("append"), options("append", partitionBy="dt,h")
     target = Target(job.reference, "load", "1", own=False, store=StoreAddress())
@@ -336,6 +345,8 @@ def test_a_job_decides_what_is_replaced(
     target = Target(job.reference, "load", "1", own=False, store=StoreAddress(), session_static=static)
     wanted = options(partitionBy="dt", **given)
     ready_job(target, replace(wanted, conflict_mode=None, partition_overwrite=None), job)
+    adding = Job.setup(MemoryStore(), TABLE, options=JobOptions(committer=committer, conflict_mode="append"))
+    ready_job(replace(target, reference=adding.reference), replace(wanted, conflict_mode=None), adding)
     if says is None:
         ready_job(target, wanted, job)
     else:
@@ -355,14 +366,21 @@ def test_no_rows_replace_nothing_without_a_mode(table: Callable[..., MemoryStore
     for chosen in ("static", "dynamic"):
         check_rows(OWN, options(partitionBy="dt", partitionOverwriteMode=chosen), [])
     check_rows(OWN, options("append", partitionBy="dt"), [])
+    check_rows(OWN, options(partitionBy="dt", committer="directory"), [])
     table(*HIDDEN)
     check_rows(OWN, parted, [task(0)])
 
 
-def test_hidden_directories_are_skipped() -> None:
-    """The first data file is found behind hidden directories with many objects, in few listings."""
-    store = filled(*(f"_s3commit/log/{n}" for n in range(50)), "_col=1/f", "z/g")
+def test_hidden_directories_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first data file is found behind hidden directories with many objects, of which one is listed."""
+    store, seen = filled(*(f"_a/log/{n}" for n in range(50)), "_col=1/f", "z/g"), []
+    listing = store.list_objects
+    monkeypatch.setattr(
+        store, "list_objects", lambda *what, **how: (seen.append(one) or one for one in listing(*what, **how))
+    )
     assert first_data_path(store, Destination.parse(TABLE)) == "_col=1/f"
+    assert len(seen) == 2
+    assert first_data_path(filled("a/.part", "a/f"), Destination.parse(TABLE)) == "a/f"
     assert first_data_path(filled(*HIDDEN), Destination.parse(TABLE)) is None
     assert first_data_path(filled(".hidden/a", "_x/b", "c"), Destination.parse(TABLE)) == "c"
 
