@@ -146,6 +146,21 @@ def test_a_run_that_set_nothing_up_is_left_alone(store, dag, xcoms) -> None:
     notifier()({"dag": dag, "run_id": "run"})
 
 
+def test_a_process_without_xcoms_leaves_the_jobs_to_the_teardown(store, dag, monkeypatch) -> None:
+    """``dag.test()`` calls a DAG's callbacks in one; its run has failed for another reason than this."""
+
+    def without(**_: object) -> object:
+        raise ImportError("no SUPERVISOR_COMMS")
+
+    monkeypatch.setattr(XCom, "get_all", without)
+    calling, said = notifier(), []
+    monkeypatch.setattr(calling.log, "warning", lambda text, *rest: said.append(text % rest))
+    calling({"dag": dag, "run_id": "run"})
+    assert said == [
+        "The run's jobs are unknown in this process (no SUPERVISOR_COMMS); its teardown aborts them"
+    ]
+
+
 def test_a_deadline_s_callback_is_told_that_it_aborts_nothing(store) -> None:
     """Airflow calls it without a DAG and without XComs, where it would seem to have worked."""
     with pytest.raises(ValueError, match="no DAG here, as in a deadline's callback"):

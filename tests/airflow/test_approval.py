@@ -71,11 +71,13 @@ def test_an_audit_that_passes_asks_no_question(context, written, questions) -> N
 
 def test_the_question_has_the_facts(store, context, written, questions) -> None:
     """Job, destination and the table of checks are in it; nothing is visible while it waits."""
-    task = gate(written, 2, response_timeout=timedelta(hours=2), notifiers=[Bell()])
+    alice = {"id": "1", "name": "Alice"}
+    task = gate(written, 2, response_timeout=timedelta(hours=2), notifiers=[Bell()], assigned_users=[alice])
     Bell.rung = 0
     left = asked(task, context)
     (question,) = questions
     assert (question["ti_id"], question["options"]) == ("an-id", ["Approve", "Reject"])
+    assert question["assigned_users"] == [alice]
     assert written["job_id"] in question["subject"]
     assert "1 of 1 checks" in question["subject"]
     assert "s3://lake/flights/" in question["body"]
@@ -93,8 +95,9 @@ def test_a_notifier_that_fails_gives_no_output_up(context, written, questions) -
         known.append(len(questions))
         raise ConnectionError("no route to the chat")
 
-    asked(gate(written, 2, notifiers=[broken, broken]), context)
+    left = asked(gate(written, 2, notifiers=[broken, broken]), context)
     assert known == [1, 1]
+    assert left.timeout == timedelta(days=1)
 
 
 def test_approval_lets_it_pass(context, written, questions) -> None:

@@ -63,10 +63,11 @@ def test_of_several_tries_of_another_engine_the_last_one_counts(store, context) 
     assert pending(store) == []
 
 
-def test_attempts_without_try_numbers_have_no_last_one(store, context) -> None:
+@pytest.mark.parametrize("attempts", ["ab", "1b"])
+def test_attempts_without_try_numbers_have_no_last_one(store, context, attempts) -> None:
     """Two sealed attempts with the user's own ids are refused, as nothing says which one counts."""
     reference = set_up(store)
-    for attempt in ("a", "b"):
+    for attempt in attempts:
         write_stage(store, reference, stage="emr", attempt=attempt, files={f"{DAY}/{attempt}.txt": b"x"})
     with pytest.raises(AirflowFailException, match="several sealed attempts of stage emr"):
         resolve(reference).execute(context)
@@ -91,6 +92,10 @@ def test_a_stage_with_a_name_is_its_last_try_only(store, context) -> None:
     last = named(reference, context, {"stage": "emr", "try": 2}, {"stage": "check", "try": 1}, None)
     assert last.execute(context)["seal"]["files"] == 2
     assert named(reference, context, None).execute(context)["seal"]["files"] == 2
+    beside = set_up(store)
+    for attempt in ("2", "manual"):
+        write_stage(store, beside, stage="emr", attempt=attempt)
+    assert named(beside, context, {"stage": "emr", "try": 2}).execute(context)["seal"]["files"] == 1
 
 
 def test_a_mapped_stage_counts_with_all_its_instances(store, context) -> None:
@@ -113,8 +118,9 @@ def test_no_stage_is_neither_every_stage_nor_an_empty_output(store, context) -> 
 
 def test_a_stage_without_output_is_refused_by_name(store, context) -> None:
     """A skipped stage's missing XCom is an error with the reason."""
-    with pytest.raises(AirflowFailException, match="None has no stage attempt"):
-        resolve(set_up(store), [None]).execute(context)
+    for xcom in (None, "text", {"stage": "emr"}):
+        with pytest.raises(AirflowFailException, match=f"{xcom!r} has no stage attempt"):
+            resolve(set_up(store), [xcom]).execute(context)
 
 
 def test_from_stage_to_manifest(store, context) -> None:
@@ -189,7 +195,8 @@ def test_a_seal_other_than_the_expected_one_is_refused(store, context) -> None:
     conflicts = resolve(reference).execute(context)
     conflicts["seal"]["sha256"] = "0" * 64
     sealed = {"seal": conflicts["seal"]}
-    for wrong in (conflicts, sealed, {**sealed, "preview": {"generation": "next"}}, {}, "conflicts"):
+    previews = ({**sealed, "preview": one} for one in ({}, {"generation": "next"}))
+    for wrong in (conflicts, sealed, *previews, {}, "conflicts"):
         with pytest.raises(AirflowFailException, match=r"is not the seal|pass the output of"):
             rendered(S3CommitJobOperator, "commit", job=reference, conflicts=wrong).execute(context)
     assert visible(store) == []
@@ -336,8 +343,9 @@ def test_the_seal_is_linked(store, context, monkeypatch) -> None:
 
 def test_a_task_without_a_job_says_so(store, context) -> None:
     """A missing XCom of setup is an error that says where the reference comes from."""
-    with pytest.raises(AirflowFailException, match="job is None, not a job reference"):
-        S3CommitJobOperator(task_id="commit", job=None).execute(context)
+    for job in (None, {"job_id": "j"}):
+        with pytest.raises(AirflowFailException, match=f"job is {job}, not a job reference"):
+            S3CommitJobOperator(task_id="commit", job=job).execute(context)
 
 
 def test_a_job_that_is_gone_is_refused(store, context) -> None:
@@ -471,3 +479,5 @@ def test_a_save_mode_that_only_removes_is_not_skipped(store, context) -> None:
     task = S3CommitResolveConflictsOperator(task_id="resolve", job=job.reference.to_dict(), on_empty="skip")
     with pytest.raises(AirflowFailException, match=r'would remove 1 objects.*on_empty="remove"'):
         task.execute(context)
+    task.on_empty = "remove"
+    assert task.execute(context)["preview"]["objects"] == 1

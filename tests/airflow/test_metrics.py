@@ -22,6 +22,7 @@ from airflow_s3commit.operators import (
     S3CommitAbortOperator,
     S3CommitJobOperator,
     S3CommitResolveConflictsOperator,
+    S3CommitSetupOperator,
     S3CommitSparkSubmitOperator,
     S3CommitSweepOperator,
 )
@@ -31,7 +32,7 @@ from airflow_s3commit.protocol.sweep import SweepReport
 from airflow_s3commit.protocol.sweep_plan import DeadJob, LeftAlone, SweepPlan
 from airflow_s3commit.sensors import S3SuccessManifestSensor
 from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger
-from tests.airflow.runs import FLIGHTS, commit, set_up, write_stage
+from tests.airflow.runs import FLIGHTS, commit, new_context, set_up, write_stage
 
 if TYPE_CHECKING:
     from airflow_s3commit import MemoryStore
@@ -135,14 +136,23 @@ def test_an_abort_is_counted(store: MemoryStore, context: dict[str, Any], ledger
     S3CommitJobOperator(task_id="commit", job=committed).execute(context)
     S3CommitAbortOperator(task_id="abort", job=committed, kill_window=0).execute(context)
     assert ledger.counts["s3commit.aborts"] == before["s3commit.aborts"]
+    for number in (1, 2):
+        setup = S3CommitSetupOperator(
+            task_id="setup", destination=FLIGHTS, conflict_mode="append", kill_window=0
+        )
+        setup.execute(new_context(number))
+    assert ledger.counts["s3commit.aborts"] == before["s3commit.aborts"] + 1
 
 
 def test_a_sweep_is_counted_unless_it_was_dry(
     store: MemoryStore, context: dict[str, Any], ledger: Ledger
 ) -> None:
-    """A dry run changes nothing, and counts nothing; either reports what is pending."""
+    """A dry run changes nothing, and counts nothing; either reports what is pending, dead or alive."""
     _sealed(store, context)
     how = {"task_id": "sweep", "destination": FLIGHTS, "older_than": 0}
+    S3CommitSweepOperator(**{**how, "older_than": "1d"}).execute(context)
+    assert ledger.gauges["s3commit.pending.jobs"] == 1
+    ledger.gauges.clear()
     S3CommitSweepOperator(**how).execute(context)
     assert ledger.counts == {}
     assert (ledger.gauges["s3commit.pending.jobs"], ledger.gauges["s3commit.pending.bytes"]) == (1, 10)

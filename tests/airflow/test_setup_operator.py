@@ -51,9 +51,10 @@ def state(store, reference) -> str | None:
     return record.state if record is not None else None
 
 
-def test_it_opens_a_job_and_returns_its_reference(store, context) -> None:
+@pytest.mark.parametrize("destination", [FLIGHTS, Destination.parse(FLIGHTS)])
+def test_it_opens_a_job_and_returns_its_reference(store, context, destination) -> None:
     """The XCom is a reference of four strings, which pins the record, and the job is open on the store."""
-    reference = operator().execute(context)
+    reference = operator(destination=destination).execute(context)
     assert sorted(reference) == ["destination", "job_id", "sha256", "staging"]
     stored = store.get("lake", f"flights/_s3commit/open/{reference['job_id']}/job.json")
     assert reference["sha256"] == sha256(stored.body).hexdigest()
@@ -96,7 +97,8 @@ def test_each_try_has_a_job_of_its_own_and_aborts_the_former(store, number) -> N
     second = operator().execute(new_context(number + 1))
     assert second["job_id"] != first["job_id"]
     assert pending(store) == []
-    assert state(store, first) == "aborted"
+    ended = Job.at(store, JobReference.from_dict(first)).state()
+    assert (ended.state, ended.reason) == ("aborted", "a later try of setup")
     assert state(store, second) == "open"
 
 
@@ -489,7 +491,7 @@ def test_a_sealed_job_that_is_committed_meanwhile_is_continued(store, monkeypatc
 
     def late(job: Job) -> object:
         found = look(job)
-        job.commit()
+        Job.at(store, job.reference).commit()
         return found
 
     monkeypatch.setattr(Job, "state", late)

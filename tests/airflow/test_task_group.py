@@ -74,7 +74,7 @@ def test_a_task_that_gets_the_job_is_waited_for(place: str) -> None:
 def test_every_task_uses_the_groups_connection() -> None:
     """One connection is given once and used by all tasks of the group."""
     tasks = [task for task in build().tasks if task.task_id.startswith("refresh.")]
-    assert {task.aws_conn_id for task in tasks} == {"lake"}
+    assert {task.aws_conn_id for task in tasks} == {task.hook.aws_conn_id for task in tasks} == {"lake"}
 
 
 def test_the_group_takes_the_job_s_options() -> None:
