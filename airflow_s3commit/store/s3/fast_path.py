@@ -75,7 +75,7 @@ ROUTE_SECONDS = 1.0
 #: Maximum seconds that the loop sleeps.
 _MAX_WAIT = 1.0
 
-_OK, _NO_CONTENT, _NOT_FOUND, _FAILED = 200, 204, 404, 500
+_OK, _NO_CONTENT, _NOT_FOUND, _FAILED, _NOT_IMPLEMENTED = 200, 204, 404, 500, 501
 
 #: Statuses of a store that gets too many requests; with one of these it has not done what was asked for. A
 #: completion may get the code in the body of a 200.
@@ -172,7 +172,7 @@ class FastPath:
             handle.curl.setopt(pycurl.POSTFIELDS, body.tobytes())
             handle.curl.setopt(pycurl.CUSTOMREQUEST, "PUT" if request.upload_id else "POST")
             response = handle.ask()
-        if response.status >= _FAILED and not _is_busy(response):
+        if response.status >= _FAILED and response.status != _NOT_IMPLEMENTED and not _is_busy(response):
             raise request.unconfirmed("the response is missing, or an error of the store")
         if response.status != _OK:
             return {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit.exceptions import NoSuchUpload, OutcomeUnknown
+from airflow_s3commit.exceptions import NoSuchUpload, OutcomeUnknown, StoreRejected
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.store import S3Store, TransportName
 from tests.fakes import ManualClock
@@ -115,6 +115,14 @@ def test_an_error_is_boto3s() -> None:
     """A part of an upload that is gone raises `NoSuchUpload`, as boto3's answer says."""
     with FaultServer(Say(404, error_body("NoSuchUpload"))) as server, pytest.raises(NoSuchUpload):
         store_on(server).upload_part("lake", "k", "u", 1, b"rows")
+
+
+def test_what_a_store_lacks_is_its_refusal() -> None:
+    """A header that the store does not implement is refused at once, in the store's words, not unknown."""
+    with FaultServer(Say(501, error_body("NotImplemented"))) as server:
+        with pytest.raises(StoreRejected, match="NotImplemented"):
+            store_on(server).create_upload("lake", "k", metadata={}, content_type="a/b")
+        assert [is_curls(seen) for seen in server.seen] == [True, False]
 
 
 @pytest.mark.parametrize(
