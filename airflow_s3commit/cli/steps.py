@@ -45,6 +45,14 @@ from airflow_s3commit.protocol.steps.log import find_head
 
 _MODES = click.Choice([mode for mode in get_args(ConflictMode) if mode != "as-written"])
 
+track_option = click.option(
+    "--track-pending",
+    type=click.Choice(["task", "s3"]),
+    default="task",
+    help="Where a task records its uploads: in its memory or, for stores that do not list uploads by prefix,"
+    " file by file on s3.",
+)
+
 #: Bytes to read at once.
 _CHUNK = 1024 * 1024
 
@@ -88,13 +96,7 @@ def _stage_attempt(text: str) -> tuple[str, str]:
     help="Whether to check for conflicts by partition, or in the whole directory.",
 )
 @click.option("--name", help="A display name.")
-@click.option(
-    "--track-pending",
-    type=click.Choice(["task", "s3"]),
-    default="task",
-    help="Where a task records its uploads: in its memory or, for stores that do not list uploads by prefix,"
-    " file by file on s3.",
-)
+@track_option
 @retain_option("replaced files")
 @click.option(
     "--publish", type=click.Choice(["delta"]), help="Let other engines read each commit as a version."

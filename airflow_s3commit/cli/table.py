@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import chain
+from typing import Any
 
 import click
 from rich.console import RenderableType
@@ -24,6 +25,7 @@ from airflow_s3commit.cli.command import (
 )
 from airflow_s3commit.cli.output import BLANK, DRY_RUN, NOT_APPLIED, ExitCode, Rows, described, labelled, line
 from airflow_s3commit.cli.reports import report_missing
+from airflow_s3commit.cli.steps import track_option
 from airflow_s3commit.exceptions import NoSuchKey, S3CommitError
 from airflow_s3commit.present import CommandLines, NextStep, cost_per_month
 from airflow_s3commit.protocol.doctor.examine import Diagnosis, examine
@@ -33,7 +35,6 @@ from airflow_s3commit.protocol.inspect.verify_table import TableReport
 from airflow_s3commit.protocol.inspect.verify_table import verify as verify_table
 from airflow_s3commit.protocol.metadata.registry import Registered
 from airflow_s3commit.protocol.metadata.removal import forget_destination
-from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.publication import ENGINES, ddl, publish_table
 from airflow_s3commit.protocol.repair import repair as rebuild
 from airflow_s3commit.protocol.sweep import SweepReport, apply_sweep, plan_registered
@@ -253,16 +254,16 @@ def repair(session: Session, *, apply: bool) -> ExitCode:
 )
 @click.option(
     "--target-size",
+    "target_bytes",
     type=Parsed("size", parse_bytes),
     default="128m",
     metavar="SIZE",
     help="Size after which a file ends: 64m, 1g.",
 )
 @retain_option("the old files")
+@track_option
 @flag("--dry-run", "Report what would be compacted; change nothing.")
-def compact(
-    session: Session, *, partitions: tuple[str, ...], target_size: int, retain: str, dry_run: bool
-) -> ExitCode:
+def compact(session: Session, *, retain: str, track_pending: str, **asked: Any) -> ExitCode:
     """Write a table's small files anew as fewer, larger ones. No row changes.
 
     A partition is compacted if that at least halves its files. All are replaced by one commit, which another
@@ -272,18 +273,12 @@ def compact(
     """
     from airflow_s3commit.compaction import compact as written_anew  # noqa: PLC0415 - pyarrow is slow
 
+    options = session.job_options(retain=retain, track_pending=track_pending)
     with session.output.working("compacting"):
-        report = written_anew(
-            session.store,
-            session.destination,
-            partitions=partitions,
-            target_bytes=target_size,
-            job_options=JobOptions(retain=retain),
-            dry_run=dry_run,
-        )
+        report = written_anew(session.store, session.destination, job_options=options, **asked)
     if not report.seen:
         return session.nothing(report.to_dict(), f"nothing to compact at {session.destination.uri}")
-    views: list[RenderableType] = [DRY_RUN] if dry_run else []
+    views: list[RenderableType] = [DRY_RUN] if asked["dry_run"] else []
     if report.partitions:
         views.append(Rows(report.partitions[0].columns, report.partitions))
     words = (

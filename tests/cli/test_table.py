@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_s3commit import Destination, MemoryStore, register_destination, write_table
+from airflow_s3commit import Destination, JobOptions, MemoryStore, register_destination, write_table
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
@@ -465,6 +465,24 @@ def test_the_old_files_stay_as_long_as_asked(
     old = set(lake.data())
     assert run("compact", lake.destination, *asked).exit_code == 0
     assert len(old & set(lake.data())) == kept
+
+
+def test_uploads_are_recorded_where_no_prefix_lists_them(
+    lake: Lake, run: RunProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a store takes a compaction with ``--track-pending s3``, and none without."""
+    listed = lake.store.list_uploads
+    monkeypatch.setattr(
+        lake.store, "list_uploads", lambda bucket, key: (one for one in listed(bucket, key) if one.key == key)
+    )
+    for number in range(2):
+        rows, options = pa.table({"id": [number]}), JobOptions(conflict_mode="append", track_pending="s3")
+        write_table(rows, lake.destination, store=lake.store, job_options=options)
+    refused = run("compact", lake.destination)
+    assert (refused.exit_code, len(lake.data())) == (3, 2)
+    assert 'set track_pending="s3"' in refused.stderr
+    assert run("compact", lake.destination, "--track-pending", "s3").exit_code == 0
+    assert len(lake.data()) == 1
 
 
 def test_an_unknown_partition_is_refused(lake: Lake, run: RunProgram) -> None:
