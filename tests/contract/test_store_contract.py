@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,6 +52,9 @@ AWKWARD_NAMES = [
     "日本/ü.parquet",
     "_s3commit/manifests/1.json",
 ]
+
+#: Names in the order of their bytes, which is another one once they are quoted.
+QUOTED_NAMES = [f"dt={number}/a+b c%20{name}" for number in range(3) for name in ("=", "d", "é")]
 
 #: Every verb that can report a missing bucket, used on one.
 VERBS: dict[str, Callable[[ObjectStore], object]] = {
@@ -291,6 +295,16 @@ class TestListings:
         assert {info.key: info.etag for info in listed} == etags
         assert {info.size for info in listed} == {5}
 
+    def test_pages_of_quoted_names(self, subject: Subject) -> None:
+        """Names that URLs quote are listed once each, over several pages and from a key on."""
+        for name in QUOTED_NAMES:
+            subject.put(name)
+        assert subject.names() == QUOTED_NAMES
+        for number, name in enumerate(QUOTED_NAMES, start=1):
+            found = subject.store.list_objects(subject.bucket, subject.prefix, start_after=subject.key(name))
+            listed = [info.key.removeprefix(subject.prefix) for info in found]
+            assert sorted(listed) == QUOTED_NAMES[number:]
+
     def test_a_listing_describes_as_head_does(self, subject: Subject) -> None:
         """Size, ETag and time in a listing are those of HEAD, also for an object made of parts."""
         upload_id, etags = subject.upload("a", b"123")
@@ -442,6 +456,13 @@ class TestUploads:
         assert sorted(upload.key for upload in listed) == [subject.key(name) for name in names]
         assert {upload.upload_id for upload in listed} == begun
 
+    def test_pages_of_quoted_uploads(self, subject: Subject) -> None:
+        """Uploads whose names URLs quote are listed once each, over several pages."""
+        for name in QUOTED_NAMES:
+            subject.upload(name)
+        listed = [upload.key for upload in subject.store.list_uploads(subject.bucket, subject.key("dt="))]
+        assert sorted(listed) == [subject.key(name) for name in QUOTED_NAMES]
+
     def test_an_upload_tells_its_age(self, subject: Subject) -> None:
         """A pending upload says when it was begun, by the store's clock."""
         written = subject.store.put(subject.bucket, subject.key("now"), b"")
@@ -539,6 +560,18 @@ class TestManyCalls:
         made = at_once(lambda body: subject.store.put(subject.bucket, key, body, if_match=etag))
         (winner,) = [body for body, outcome in made.items() if isinstance(outcome, Written)]
         assert subject.store.get(subject.bucket, key).body == winner
+
+    def test_one_upload_completed_by_many(self, subject: Subject) -> None:
+        """An upload that several processes complete at once is one object, with all of its content."""
+        body = b"a" * 100_000
+        for name in map(str, range(8)):
+            upload_id, etags = subject.upload(name, body)
+            key = subject.key(name)
+            complete = Complete(subject.bucket, key, upload_id, etags)
+            made = list(in_threads(partial(make_call, subject.store), [complete] * 4, 4))
+            assert multipart_etag(body) in made
+            assert {type(outcome) for outcome in made} <= {str, NoSuchUpload, OutcomeUnknown}
+            assert subject.store.get(subject.bucket, key).body == body
 
     def test_every_call_has_its_outcome(self, subject: Subject) -> None:
         """Of many calls each one's tag comes back once, with its value, or its error as a value."""

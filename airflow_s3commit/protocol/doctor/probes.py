@@ -209,8 +209,8 @@ def _check_description(info: ObjectInfo, where: str, source: str, etag: str, siz
 
 
 def _pages(sandbox: Sandbox) -> Finding:
-    keys = [sandbox.put(f"listed-{number}")[0] for number in range(_LISTED)]
-    prefix = sandbox.home.key("listed-")
+    keys = [sandbox.put(f"listed={number}{ODD_NAME}")[0] for number in range(_LISTED)]
+    prefix = sandbox.home.key("listed=")
     where = join_uri(sandbox.bucket, prefix)
     # On one page too: a store may end a listing where nobody asks for pages. Logs are listed from a key on.
     for page, after in ((_PAGE, None), (None, None), (None, keys[0])):
@@ -368,7 +368,7 @@ def _abort(sandbox: Sandbox) -> Finding:
 
 
 def _list_uploads(sandbox: Sandbox) -> Finding:
-    ids = {sandbox.begin(f"page-{number}")[1] for number in range(_LISTED)}
+    ids = {sandbox.begin(f"page={number}{ODD_NAME}")[1] for number in range(_LISTED)}
     for page in (None, _PAGE):
         listed = sandbox.store.list_uploads(sandbox.bucket, sandbox.home.prefix, page=page)
         if lacking := len(ids - {upload.upload_id for upload in listed}):

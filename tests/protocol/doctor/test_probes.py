@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -59,6 +60,16 @@ def _endless(*_args: Any, **_arguments: Any) -> Any:
     raise StoreRejected("it goes on")
 
 
+def _cut_where_quoted(truth: Any, *args: Any, page: int | None, **_: Any) -> Any:
+    """Cut pages as LocalStack 4.12 does: names as URLs have them are compared with the next one as it is."""
+    found = list(truth(*args))
+    while page and found:
+        yield from found[:page]
+        begin = found[page].key if len(found) > page else ""
+        found = [info for info in found[page:] if quote(info.key) >= begin]
+    yield from found
+
+
 LIES: dict[str, tuple[str, str, Callable[..., Any], str]] = {
     "other content": (
         "objects",
@@ -102,6 +113,12 @@ LIES: dict[str, tuple[str, str, Callable[..., Any], str]] = {
         lambda truth, *a, page, **_: islice(truth(*a), page),
         "lacks 3 of 5, and has 0 too many: jobs, verify and sweep would see only a part",
     ),
+    "only the first page of names that URLs quote is listed": (
+        "pages of objects",
+        "list_objects",
+        _cut_where_quoted,
+        "in pages of 2 objects lacks 3 of 5",
+    ),
     "a key is on two pages": (
         "pages of objects",
         "list_objects",
@@ -112,7 +129,7 @@ LIES: dict[str, tuple[str, str, Callable[..., Any], str]] = {
         "pages of objects",
         "list_objects",
         lambda truth, *a, **_: truth(*a),
-        "after .*listed-0 lacks 0 of 4, and has 1 too many",
+        "after .*listed=0.* lacks 0 of 4, and has 1 too many",
     ),
     "the first page is listed for ever": (
         "pages of objects",
