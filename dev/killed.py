@@ -28,6 +28,12 @@ ROOT = Path(__file__).parents[1]
 #: Tasks of a generation, and the partitions that each writes to.
 TASKS, PARTITIONS = 6, 5
 
+#: Calls of the commit of a generation that replaces another one; a store may need one more.
+COMMIT_CALLS = 60
+
+#: How many commits `finish_killed` kills, each at another call.
+KILLS = 10
+
 #: How each killed process sends, in turn.
 TRANSPORTS = ("boto3", "curl")
 
@@ -101,8 +107,8 @@ def _data(name: str, task: int, partition: int) -> bytes:
 
 def run_and_kill(
     config: S3Config, reference: JobReference, step: Literal["commit", "abort"], calls: int, transport: str
-) -> None:
-    """Take a step in its own process, and kill it right before this call."""
+) -> bool:
+    """Take a step in its own process, and kill it right before this call; return whether it came so far."""
     environment = {
         **os.environ,
         "S3_ENDPOINT": str(config.endpoint_url),
@@ -121,6 +127,16 @@ def run_and_kill(
     process.stdout.close()
     process.wait()
     print(f"{step} killed at call {made}, exit code {process.returncode}")
+    return process.returncode == -signal.SIGKILL
+
+
+def call_of(strike: int, strikes: int) -> int:
+    """Return the call at which a strike kills a commit: those of all strikes are spread over its calls.
+
+    It is never the last one, after which the process may end first.
+    """
+    each = COMMIT_CALLS // strikes
+    return each * strike + random.Random(strike).randint(1, each - 1)  # noqa: S311 - no secret
 
 
 def check_generation(store: S3Store, bucket: str, prefix: str, name: str, keys: Iterable[str] = ()) -> None:
@@ -170,8 +186,9 @@ def finish_killed(
     old = Generation(store, destination, "old", options)
     old.job.commit()
     new = Generation(store, destination, "new", options)
-    calls = random.Random(strike).randint(9 * strike + 1, 9 * strike + 9)  # noqa: S311 - no secret
-    run_and_kill(config, new.job.reference, "commit", calls, TRANSPORTS[strike % len(TRANSPORTS)])
+    transport = TRANSPORTS[strike % len(TRANSPORTS)]
+    calls = call_of(strike, KILLS)
+    assert run_and_kill(config, new.job.reference, "commit", calls, transport), "the commit has fewer calls"
     again = Job.at(S3Store.connect(config, retry=RetryPolicy(deadline=_DEADLINE)), new.job.reference)
     name = "new"
     try:
