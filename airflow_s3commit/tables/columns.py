@@ -17,7 +17,6 @@ import base64
 import binascii
 import datetime as dt
 import itertools
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
+from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import NULL_DIRECTORY, escape
 from airflow_s3commit.protocol.model.sealed_job import SparkField, SparkSchema, WrittenColumns
 
@@ -166,10 +166,11 @@ def _of_footer(stored: pa.Schema) -> list[SparkField]:
 
     Spark's own footer has them; Arrow takes its intervals and variants for other types.
     """
-    written = (stored.metadata or {}).get(ROW_METADATA.encode())
-    if written is None:
-        return [_spark_field(field) for field in stored]
-    return [SparkField(name=one["name"], type=one["type"]) for one in json.loads(written)["fields"]]
+    written = (stored.metadata or {}).get(ROW_METADATA.encode(), b"")
+    with suppress(InvalidRecord):  # none, or a damaged one, which Spark ignores too
+        fields = decode(SparkSchema, written, ROW_METADATA).fields
+        return [SparkField(name=one.name, type=one.type) for one in fields]
+    return [_spark_field(field) for field in stored]
 
 
 def _spark_field(field: pa.Field) -> SparkField:

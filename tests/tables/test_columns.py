@@ -100,6 +100,20 @@ def test_the_columns_of_another_programs_file_are_those_of_its_footer() -> None:
         assert footer_text(other, []) is None
 
 
+@pytest.mark.parametrize(
+    "damaged", [b"", b"no JSON", b"[]", b"{}", b'{"type":"struct","fields":[{"type":1}]}']
+)
+def test_a_damaged_note_of_spark_in_a_footer_is_ignored(damaged: bytes) -> None:
+    """As in Spark: the columns are those of the file."""
+    sink, noted = io.BytesIO(), pa.schema([("n", pa.int32())], metadata={ROW_METADATA: damaged})
+    pq.write_table(noted.empty_table(), sink)
+    text = footer_text(sink.getvalue(), [])
+    assert text is not None
+    assert [(field.name, field.type) for field in WrittenColumns.of(text, "").spark.fields] == [
+        ("n", "integer")
+    ]
+
+
 def test_a_schema_of_spark_s_own_writers_has_no_types_of_arrow() -> None:
     """Readers take them from files, and an error says why if one asks the record."""
     text = WrittenColumns(format="parquet", spark=SparkSchema(fields=[]), partitions=[]).text()
