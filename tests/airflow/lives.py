@@ -148,6 +148,7 @@ class Try:
 
     def __init__(self, task: Any, state: Task, run: Run, gate: Gate, end: str) -> None:
         self.state, self.run, self.gate, self.is_known = state, run, gate, True
+        self.number = state.tries
         self.result: Any = None
         self.error: BaseException | None = None
         operator = copy(task)
@@ -456,4 +457,4 @@ class Life:
 
     def _tell(self, one: Try, what: str) -> None:
         name = next(name for name, task in one.run.tasks.items() if task is one.state)
-        self.story.append(f"{one.run.run_id}: try {one.state.tries} of {name} {what}")
+        self.story.append(f"{one.run.run_id}: try {one.number} of {name} {what}")
