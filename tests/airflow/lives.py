@@ -30,9 +30,11 @@ from tests.airflow.runs import FLIGHTS, visible
 
 STAGES = ("one", "two")
 
+_AT_ONCE, _AFTER_UPLOADS, _AFTER_SEAL = "fails at once", "fails after its uploads", "fails after its seal"
+_SKIPPED, _EMPTY = "is skipped", "writes nothing"
+
 #: Ends of a stage's try, one of which is drawn: most of them succeed.
-_FAILS = ("fails at once", "fails after its uploads", "fails after its seal")
-_ENDS = (*_FAILS, "is skipped", "writes nothing", *["succeeds"] * 9)
+_ENDS = (_AT_ONCE, _AFTER_UPLOADS, _AFTER_SEAL, _SKIPPED, _EMPTY, *["succeeds"] * 9)
 
 _ENDED = {"success", "failed", "upstream_failed", "skipped"}
 
@@ -121,22 +123,22 @@ class Writer(BaseOperator):
     def execute(self, context: Any) -> None:
         """Write, and end as it was drawn."""
         attempt, end = str(context["ti"].try_number), here.end
-        if end == _FAILS[0]:
+        if end == _AT_ONCE:
             raise RuntimeError(end)
-        if end == "is skipped":
+        if end == _SKIPPED:
             raise AirflowSkipException(end)
         job, committed = Job.at(here.store, JobReference.from_dict(self.job)), []
         name = f"{context['run_id']}-{self.task_id}-{attempt}"
         for task in ("00000", "00001"):
             with job.task_attempt(self.task_id, attempt, task, "0", threads=0) as writing:
-                if end != "writes nothing":
+                if end != _EMPTY:
                     with writing.open(f"dt=1/{name}-{task}.csv") as file:
                         file.write(b"rows")
                 committed.append(writing.commit())
-        if end == _FAILS[1]:
+        if end == _AFTER_UPLOADS:
             raise RuntimeError(end)
         job.seal_stage(self.task_id, attempt, committed)
-        if end == _FAILS[2]:
+        if end == _AFTER_SEAL:
             raise RuntimeError(end)
 
 
@@ -148,7 +150,7 @@ class Try:
 
     def __init__(self, task: Any, state: Task, run: Run, gate: Gate, end: str) -> None:
         self.state, self.run, self.gate, self.is_known = state, run, gate, True
-        self.number = state.tries
+        self.name, self.number = task.task_id, state.tries
         self.result: Any = None
         self.error: BaseException | None = None
         operator = copy(task)
@@ -332,7 +334,7 @@ class Life:
         if self._draw.random() < self._outages:
             first = self._draw.choice([1, 2, 3, 5, 8, 13, 20, 40])
             outage = range(first, first + self._draw.choice([1, 2, 1_000]))
-        if end == "writes nothing":
+        if end == _EMPTY:
             self._empty.add((run.run_id, name, state.tries))
         gate = Gate(self.store, outage, self._draw.choice([Unavailable, OutcomeUnknown]))
         one = Try(self._dag.task_dict[name], state, run, gate, end)
@@ -360,7 +362,7 @@ class Life:
         if one.error is None:
             one.state.state = "success"
             one.state.xcoms |= {} if one.result is None else {"return_value": one.result}
-            if one.state is one.run.tasks["commit"]:
+            if one.name == "commit":
                 self._note_commit(one)
         elif isinstance(one.error, AirflowSkipException | AirflowFailException):
             one.state.state = "skipped" if isinstance(one.error, AirflowSkipException) else "failed"
@@ -402,10 +404,8 @@ class Life:
         reference = run.tasks["setup"].xcoms.get("return_value")
         if reference is None:
             return
-        job, step = (
-            Job.at(self.store, JobReference.from_dict(reference)),
-            self._draw.choice(["abort", "commit"]),
-        )
+        job = Job.at(self.store, JobReference.from_dict(reference))
+        step = self._draw.choice(["abort", "commit"])
         try:
             getattr(job, step)()
             run.is_marked |= step == "commit"
@@ -456,5 +456,4 @@ class Life:
             self.problems.append("verify finds faults")
 
     def _tell(self, one: Try, what: str) -> None:
-        name = next(name for name, task in one.run.tasks.items() if task is one.state)
-        self.story.append(f"{one.run.run_id}: try {one.number} of {name} {what}")
+        self.story.append(f"{one.run.run_id}: try {one.number} of {one.name} {what}")
