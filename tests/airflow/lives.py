@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from copy import copy
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.store.execute import one_by_one
+from airflow_s3commit.store.forwarding import ForwardingStore
 from airflow_s3commit.task_group import s3_commit_task_group
 from tests.airflow.runs import FLIGHTS, visible
 
@@ -46,35 +48,30 @@ class Killed(BaseException):
     """The process of a try was killed."""
 
 
-class Gate:
+class Gate(ForwardingStore):
     """The store of one try: it lets so many calls pass, and then holds the try.
 
     ``outage`` has the numbers of the calls that fail.
     """
 
     def __init__(self, store: MemoryStore, outage: range, error: type[S3CommitError]) -> None:
-        self._store, self._outage, self._error = store, outage, error
+        super().__init__(store)
+        self._outage, self._error = outage, error
         self._calls = self._allowed = 0
         self._is_killed = False
         self._changed = threading.Condition()
         self._waiting = 0
         self.is_over = False
 
-    def __getattr__(self, name: str) -> Any:
-        inner = getattr(self._store, name)
-        if not callable(inner):
-            return inner
-
-        def call(*arguments: Any, **named: Any) -> Any:
-            self._pass()
-            result = inner(*arguments, **named)
-            return iter(list(result)) if name.startswith("list_") else result
-
-        return call
-
     def perform(self, calls: Any) -> Any:
         """Make calls one by one."""
         return one_by_one(self, calls)
+
+    def forward(self, verb: str, bucket: str, key: str, make: Callable[[], Any]) -> Any:
+        """Make a call when it may pass; of a listing all at once."""
+        self._pass()
+        result = make()
+        return iter(list(result)) if verb.startswith("list_") else result
 
     def allow(self, calls: int) -> None:
         """Let the try make so many calls, and wait until it has, or is over."""
