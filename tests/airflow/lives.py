@@ -1,6 +1,6 @@
 """Random lives of DAG runs: real operators on a store in memory, an Airflow of a page, and a tired operator.
 
-Tries of tasks run in threads that make some calls to the store, and then wait for their next turn. Meanwhile
+Tries of tasks run in greenlets that make some calls to the store, and then wait for their turn. Meanwhile
 other tries run, Airflow takes a try for dead that goes on, somebody clears or marks a task, ends a job from
 the command line or sweeps. What such a life must keep is in `Life.problems`.
 """
@@ -8,7 +8,6 @@ the command line or sweeps. What such a life must keep is in `Life.problems`.
 from __future__ import annotations
 
 import random
-import threading
 from collections import defaultdict
 from collections.abc import Callable
 from copy import copy
@@ -19,6 +18,7 @@ from uuid import UUID
 
 from airflow.sdk import DAG, BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from greenlet import getcurrent, greenlet
 
 from airflow_s3commit import Job, JobReference, MemoryStore, manifest_files, read_manifest, sweep, verify
 from airflow_s3commit.exceptions import OutcomeUnknown, S3CommitError, Unavailable
@@ -40,8 +40,8 @@ _ENDS = (_AT_ONCE, _AFTER_UPLOADS, _AFTER_SEAL, _SKIPPED, _EMPTY, *["succeeds"] 
 
 _ENDED = {"success", "failed", "upstream_failed", "skipped"}
 
-#: What a thread's operator uses as its store: see `Life`.
-here = threading.local()
+#: What the running try uses as its ``store``.
+here = SimpleNamespace()
 
 
 class Killed(BaseException):
@@ -49,19 +49,38 @@ class Killed(BaseException):
 
 
 class Gate(ForwardingStore):
-    """The store of one try: it lets so many calls pass, and then holds the try.
+    """The store of one try, which runs in a greenlet: it lets so many calls pass, and then holds the try.
 
-    ``outage`` has the numbers of the calls that fail.
+    ``outage`` has the numbers of the calls that fail; ``end`` is how a stage's try ends.
     """
 
-    def __init__(self, store: MemoryStore, outage: range, error: type[S3CommitError]) -> None:
+    def __init__(self, store: MemoryStore, outage: range, error: type[S3CommitError], end: str) -> None:
         super().__init__(store)
-        self._outage, self._error = outage, error
+        self._outage, self._error, self.end = outage, error, end
         self._calls = self._allowed = 0
         self._is_killed = False
-        self._changed = threading.Condition()
-        self._waiting = 0
-        self.is_over = False
+        self._life = getcurrent()
+
+    def begin(self, act: Callable[[], None]) -> None:
+        """Let the try run until its first call."""
+        self._try = greenlet(act)
+        self.allow(0)
+
+    def allow(self, calls: int) -> None:
+        """Let the try make so many calls, and hold it at the next one, unless it is over."""
+        self._allowed += calls
+        here.store = self
+        self._try.switch()
+
+    def kill(self) -> None:
+        """End the try where it is held; a call of its clean-up is not made either."""
+        self._is_killed = True
+        self._try.switch()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the try has ended."""
+        return bool(self._try.dead)
 
     def perform(self, calls: Any) -> Any:
         """Make calls one by one."""
@@ -69,45 +88,15 @@ class Gate(ForwardingStore):
 
     def forward(self, verb: str, bucket: str, key: str, make: Callable[[], Any]) -> Any:
         """Make a call when it may pass; of a listing all at once."""
-        self._pass()
+        while self._calls >= self._allowed and not self._is_killed:
+            self._life.switch()
+        if self._is_killed:
+            raise Killed
+        self._calls += 1
+        if self._calls in self._outage:
+            raise self._error("the store is away")
         result = make()
         return iter(list(result)) if verb.startswith("list_") else result
-
-    def allow(self, calls: int) -> None:
-        """Let the try make so many calls, and wait until it has, or is over."""
-        with self._changed:
-            self._allowed += calls
-            self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self.is_over or self._is_held(), timeout=30)
-
-    def kill(self) -> None:
-        """Let the try make no call any more, and wait until it is over."""
-        with self._changed:
-            self._is_killed = True
-            self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self.is_over, timeout=30)
-
-    def end(self) -> None:
-        """Note that the try is over."""
-        with self._changed:
-            self.is_over = True
-            self._changed.notify_all()
-
-    def _is_held(self) -> bool:
-        return self._waiting > 0 and self._calls >= self._allowed
-
-    def _pass(self) -> None:
-        with self._changed:
-            self._waiting += 1
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_killed or self._calls < self._allowed)
-            self._waiting -= 1
-            if self._is_killed:
-                raise Killed
-            self._calls += 1
-            self._changed.notify_all()
-            if self._calls in self._outage:
-                raise self._error("the store is away")
 
 
 class Writer(BaseOperator):
@@ -119,7 +108,7 @@ class Writer(BaseOperator):
 
     def execute(self, context: Any) -> None:
         """Write, and end as it was drawn."""
-        attempt, end = str(context["ti"].try_number), here.end
+        attempt, end = str(context["ti"].try_number), here.store.end
         if end == _AT_ONCE:
             raise RuntimeError(end)
         if end == _SKIPPED:
@@ -140,12 +129,12 @@ class Writer(BaseOperator):
 
 
 class Try:
-    """A try of a task, in a thread of its own, which waits at once for its turn.
+    """A try of a task, which is held at its first call.
 
     ``is_known`` is False once Airflow has given it up, or somebody has cleared its task.
     """
 
-    def __init__(self, task: Any, state: Task, run: Run, gate: Gate, end: str) -> None:
+    def __init__(self, task: Any, state: Task, run: Run, gate: Gate) -> None:
         self.state, self.run, self.gate, self.is_known = state, run, gate, True
         self.name, self.number = task.task_id, state.tries
         self.result: Any = None
@@ -158,17 +147,14 @@ class Try:
                 setattr(operator, name, run.tasks[source].xcoms.get("return_value"))
 
         def body() -> None:
-            here.store, here.end = gate, end
             try:
                 for note in operator.on_execute_callback or ():
                     note(context)
                 self.result = operator.execute(context)
             except BaseException as error:
                 self.error = error
-            gate.end()
 
-        threading.Thread(target=body, daemon=True).start()
-        gate.allow(0)
+        gate.begin(body)
 
     def _context(self, operator: Any) -> dict[str, Any]:
         run, state = self.run, self.state
@@ -333,8 +319,8 @@ class Life:
             outage = range(first, first + self._draw.choice([1, 2, 1_000]))
         if end == _EMPTY:
             self._empty.add((run.run_id, name, state.tries))
-        gate = Gate(self.store, outage, self._draw.choice([Unavailable, OutcomeUnknown]))
-        one = Try(self._dag.task_dict[name], state, run, gate, end)
+        gate = Gate(self.store, outage, self._draw.choice([Unavailable, OutcomeUnknown]), end)
+        one = Try(self._dag.task_dict[name], state, run, gate)
         self._tries.append(one)
         self._tell(one, f"begins, {end}" if name in STAGES else "begins")
         self._settle(one)
