@@ -2,8 +2,8 @@
 
 `ObjectStore` has the operations that the protocol needs and no others. They are S3's: multipart uploads,
 ETags, conditional writes. A method returns only when the store has confirmed the effect. Otherwise it raises
-one of `airflow_s3commit.exceptions`, whose type says whether the effect happened. Retries are the
-implementation's own; a caller sees the outcome after them.
+one of `airflow_s3commit.exceptions`, whose type says whether the effect may have happened. Implementations
+retry by themselves; a caller sees only the final outcome.
 """
 
 from __future__ import annotations
@@ -101,16 +101,16 @@ T = TypeVar("T")
 
 
 class StoreProfile(Struct, frozen=True, kw_only=True):
-    """What a bucket does with the requests on which suitable stores differ.
+    """How a bucket answers the requests that suitable stores treat differently.
 
-    A store object learns it from responses, and keeps it for itself. Nothing depends on a vendor's name.
+    Each store object learns this from responses and keeps its own copy. Nothing depends on a vendor's name.
 
     Attributes:
-        bare_etags: ``If-Match`` is compared with the ETag without quotes, so the quoted one is refused; None
-            if no such write has succeeded yet.
-        conditional_delete: A delete with ``If-Match`` is refused if the object has another ETag; None if that
-            is not known: then the ETag is also compared right before the delete.
-        bulk_etags: A bulk delete leaves objects with another ETag.
+        bare_etags: The store compares ``If-Match`` with the ETag without quotes, so it refuses the quoted
+            form; None until a write with ``If-Match`` has succeeded.
+        conditional_delete: The store refuses a delete with ``If-Match`` if the object has another ETag; None
+            if that is not known: the ETag is then also compared right before the delete.
+        bulk_etags: A bulk delete leaves objects whose ETag differs from the given one.
     """
 
     bare_etags: bool | None = None
@@ -151,7 +151,7 @@ class ObjectStore(Protocol):
 
     @property
     def profiles(self) -> MutableMapping[str, StoreProfile]:
-        """How each bucket behaves, learned from responses or set by the caller; requests are made to suit."""
+        """How each bucket behaves, learned from responses or set by the caller; it shapes the requests."""
 
     def check_bucket(self, bucket: str) -> None:
         """Check that a bucket exists and that these credentials may use it.
@@ -161,9 +161,9 @@ class ObjectStore(Protocol):
         """
 
     def stale_upload_days(self, bucket: str, prefix: str) -> int | None:
-        """Return the fewest days after which a lifecycle rule aborts pending uploads below a prefix.
+        """Return the smallest number of days after which a lifecycle rule aborts uploads below a prefix.
 
-        None if no rule does, or these credentials may not read the rules.
+        None if no rule does, or the store refuses to show its rules.
         """
 
     def head(self, bucket: str, key: str) -> ObjectInfo:
@@ -216,15 +216,15 @@ class ObjectStore(Protocol):
         """Delete an object; repeatable, since a missing object counts as deleted.
 
         Raises:
-            PreconditionFailed: The object has another ETag than ``if_match``. Where the store cannot compare
-                it, it was compared right before the delete.
+            PreconditionFailed: The object has another ETag than ``if_match``. If the store cannot compare
+                ETags, they were compared right before the delete.
         """
 
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
         """Delete up to 1,000 objects in one request, and return those that were not deleted; repeatable.
 
-        A missing object counts as deleted. On stores that compare ETags, one with another ETag is returned
-        with the code ``PreconditionFailed``.
+        A missing object counts as deleted. On stores that compare ETags, an object with another ETag is
+        returned with the code ``PreconditionFailed``.
         """
 
     def list_objects(
@@ -253,7 +253,7 @@ class ObjectStore(Protocol):
         content_type: str,
         headers: Mapping[str, str] | None = None,
     ) -> str:
-        """Start a multipart upload and return its id. Each call starts another one.
+        """Start a multipart upload and return its id. Each call starts a new upload.
 
         Args:
             headers: Further S3 headers that describe the object, names in lower case: storage class,
@@ -307,10 +307,10 @@ class ObjectStore(Protocol):
 
 
 # Structs, not dataclasses: one is created per file, and a frozen dataclass takes microseconds. They hold only
-# text, so they cannot be part of a cycle, and the garbage collector need not track them. A call has the name
-# of the method of `ObjectStore` that makes it, and its arguments in their order.
+# text, so they cannot be part of a cycle, and the garbage collector need not track them. ``verb`` is the name
+# of the method of `ObjectStore` that makes the call; the fields are its arguments, in order.
 class ObjectToDelete(Struct, frozen=True, gc=False):
-    """An object to delete; with an ETag, stores that compare ETags delete only the object that has it."""
+    """An object to delete; with an ETag, stores that compare ETags delete it only if it has that ETag."""
 
     key: str
     etag: str | None = None
@@ -319,7 +319,7 @@ class ObjectToDelete(Struct, frozen=True, gc=False):
 class CheckedEtag(Struct, frozen=True, gc=False):
     """A part's ETag with its checksum, which completing an upload with checksums requires.
 
-    The algorithm has S3's name, such as ``CRC32C``; the checksum is in Base64.
+    ``algorithm`` is S3's name for it, such as ``CRC32C``; ``checksum`` is in Base64.
     """
 
     etag: str
@@ -327,7 +327,7 @@ class CheckedEtag(Struct, frozen=True, gc=False):
     checksum: str
 
 
-#: One part of a completion.
+#: How a completion names a part.
 PartEtag: TypeAlias = str | CheckedEtag
 
 
@@ -377,7 +377,7 @@ class DeleteMany(Struct, frozen=True, gc=False):
 
 Call: TypeAlias = Complete | Abort | Head | Get | DeleteMany
 
-#: Headers of a write, and boto3's names of them.
+#: Headers of a write, and boto3's names for them.
 _PARAMETERS = {
     "cache-control": "CacheControl",
     "content-disposition": "ContentDisposition",
@@ -395,7 +395,7 @@ _PARAMETERS = {
 #: Boolean headers.
 _FLAGS = frozenset({"x-amz-server-side-encryption-bucket-key-enabled"})
 
-#: Headers of a read. ACL and tags are sent, but not returned.
+#: Headers that a read returns. ACL and tags are only sent; of the tags, a read returns the number.
 _RETURNED = (_PARAMETERS.keys() - {"x-amz-acl", "x-amz-tagging"}) | {TAG_COUNT}
 
 
@@ -420,7 +420,7 @@ def boto3_parameters(headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def object_headers(headers: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the user metadata in a response's headers, and the others that describe the object."""
+    """Return the user metadata in a response's headers, and the other headers that describe the object."""
     prefix = METADATA_PREFIX
     metadata = {
         name.removeprefix(prefix): value for name, value in headers.items() if name.startswith(prefix)

@@ -32,8 +32,8 @@ class StoreAddress:
 
     Attributes:
         endpoint_url: ``https://host[:port]`` of the store, with its path if it has one (``https://host/s3``)
-            and without slashes at the end; None for AWS, or what ``AWS_ENDPOINT_URL_S3``,
-            ``AWS_ENDPOINT_URL`` or the profile name.
+            and without trailing slashes; None for AWS, or for the endpoint that ``AWS_ENDPOINT_URL_S3``,
+            ``AWS_ENDPOINT_URL`` or the profile sets.
         region: The bucket's region; None for the one that boto3's default chain finds.
         path_style: True for ``endpoint/bucket/key``, False for ``bucket.endpoint/key``; None for path style
             everywhere except on AWS.
@@ -47,7 +47,7 @@ class StoreAddress:
     path_style: bool | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        # Frozen. Records name the endpoint, so one store has one spelling.
+        # The dataclass is frozen. Records name the endpoint, so a store must have only one spelling.
         object.__setattr__(self, "endpoint_url", plain_endpoint(self.endpoint_url, "that was given"))
 
     def or_else(self, other: StoreAddress) -> StoreAddress:
@@ -60,13 +60,13 @@ class StoreAddress:
 
 
 def plain_endpoint(url: Url, where: str) -> Url:
-    """Return an endpoint's URL, or None, if it is valid and safe to log and to put into a Spark conf.
+    """Check that an endpoint's URL is valid, and safe to log and to put into a Spark conf; None passes.
 
-    Trailing slashes are removed: with and without them it is the same store.
+    The URL is returned without trailing slashes: with and without them it is the same store.
 
     Raises:
         StoreUnsuitable: It holds a user name or password, or is not an HTTP URL. The message does not show
-            the URL, but ``where`` it is from.
+            the URL, but says ``where`` it is from.
     """
     if url is None:
         return url
@@ -87,7 +87,7 @@ def plain_endpoint(url: Url, where: str) -> Url:
 
 
 def is_aws_host(address: str | None) -> bool:
-    """Return whether a URL, or a host with or without its port, is Amazon's own; None is."""
+    """Return whether a URL, or a host with or without its port, is Amazon's own; True for None."""
     if address is None:
         return True
     try:
@@ -101,7 +101,7 @@ def check_keys(access_key: str | None, secret_key: str | None, token: str | None
     """Refuse credentials that cannot sign a request.
 
     Access key and token are sent in headers, so they must be visible ASCII. A secret key is any text without
-    control characters; its UTF-8 encoding signs.
+    control characters and without spaces around it; requests are signed with its UTF-8 encoding.
 
     Raises:
         AccessDenied: One of them is not usable. The message names it without its value.

@@ -1,7 +1,7 @@
-"""Makes calls: one with retries until a deadline, or many given as values, from several threads; their pace.
+"""Makes calls: one, retried until a deadline, or many from several threads; and limits their rate.
 
 Retries have full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015): each
-pause is drawn evenly between zero and a bound that doubles up to a cap.
+pause is drawn uniformly between zero and a bound that doubles up to a cap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_s3commit.store.base import Call, ObjectStore, Outcome
 
 T = TypeVar("T")
 
-#: Bounds of the first pause, in seconds, which double up to that of any pause.
+#: The bound on the first pause, which doubles with each retry, and the bound on any pause; in seconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
@@ -31,14 +31,14 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 class RetryPolicy:
     """When, and for how long, a call is retried.
 
-    A call is retried when it did not happen (`Unavailable`) or may have happened (`OutcomeUnknown`). Every
-    method of `ObjectStore` may be repeated, or its caller reads back the effect. A pause that the store asks
-    for takes precedence over a drawn one.
+    A call is retried if it did not happen (`Unavailable`) or may have happened (`OutcomeUnknown`). That is
+    safe: every method of `ObjectStore` may be repeated, or its caller reads back the effect. A pause that
+    the store requests takes precedence over a drawn one.
 
     Attributes:
-        deadline: Seconds after the first attempt's start after which no further attempt begins.
+        deadline: Seconds from the start of the first attempt; no further attempt begins after them.
         clock: Source of time.
-        draw: Returns a number from its first argument to its second.
+        draw: Returns a random number between its two arguments, in seconds.
         on_retry: Called before each retry with the error of the attempt that failed; from any thread.
     """
 
@@ -51,7 +51,7 @@ class RetryPolicy:
         """Run ``attempt`` until it returns, raises another error, or the deadline passes.
 
         Raises:
-            OutcomeUnknown: The deadline passed, or the credentials are refused by now, and at least one
+            OutcomeUnknown: The deadline passed, or the store now refuses the credentials, and at least one
                 attempt may have taken effect.
             Unavailable: The deadline passed and no attempt took effect.
         """
@@ -84,11 +84,11 @@ _CUT_SECONDS, _BURST_SECONDS, _BATCH_SECONDS = 1.0, 0.02, 0.005
 
 
 class Throttle:
-    """The rate that a store can take, shared by all runs on it; safe to use from several threads.
+    """Limits requests to the rate that a store can take; shared by all runs on it, and safe between threads.
 
-    The number in flight is bounded by TCP's congestion window (RFC 5681): each success widens it by one,
-    which doubles it every round trip, until the store says "slow down". Then it is halved, at most once per
-    second because all requests in flight get the same response, and widened by one per window of successes.
+    The number in flight is bounded by a window as in TCP (RFC 5681): each success widens it by one, which
+    doubles it every round trip, until the store says "slow down". Then it is halved, at most once per second
+    because all requests in flight get the same response, and grows by one per window of successes.
     """
 
     def __init__(self, clock: Clock, *, most: int, per_second: float | None) -> None:
@@ -120,7 +120,7 @@ class Throttle:
                 self._width = max(1.0, self._width / 2)
 
     def pause(self) -> float:
-        """Return 0 and count a request that goes out now, or the seconds until one may."""
+        """Return 0 and count one request as sent now, or return the seconds until one may be sent."""
         if not self._interval:
             return 0.0
         with self._lock:

@@ -57,8 +57,8 @@ def _forwarded(
 class ForwardingStore:
     """An `ObjectStore` that forwards every method to another store through `forward`.
 
-    Override `forward` to act on every call, or single methods. `perform` bypasses `forward` and goes to the
-    inner store's `perform`: a subclass that must see those calls overrides it too.
+    Override `forward` to act on every call, or override single methods. `perform` bypasses `forward` and goes
+    to the inner store's `perform`: a subclass that must see those calls overrides `perform` too.
 
     Args:
         headers: Headers for writes without headers of their own.

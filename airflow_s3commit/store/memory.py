@@ -105,7 +105,7 @@ class MemoryStore:
         self._repeat_complete = repeat_complete
         self._conditions = conditions
         self._stale_upload_days = stale_upload_days
-        # They change no behaviour.
+        # Part of the interface; this store ignores them.
         self.profiles: defaultdict[str, StoreProfile] = defaultdict(StoreProfile)
         self._lock = threading.RLock()
         self._uploads_started = 0

@@ -1,10 +1,10 @@
 """A store that saves requests: it remembers the objects that its process has written under a condition.
 
-What was written with ``If-None-Match: *`` never changes, so a process that wrote it need not read it again,
-and need not ask whether it is there. What was swapped with ``If-Match`` may change, and is believed until the
-next swap is refused. Nothing else is remembered, and not what is missing. A listing or a HEAD that shows
-otherwise is believed: somebody may have deleted everything, and begun again. The protocol is the same without
-this store, with more requests.
+An object written with ``If-None-Match: *`` never changes, so the process that wrote it need not read it
+again, nor check that it exists. An object swapped with ``If-Match`` may change; it is trusted until the next
+swap is refused. No other object is remembered, nor that an object is missing. A listing or a HEAD that
+contradicts the memory wins: somebody may have deleted everything and begun again. Without this store the
+protocol is the same, with more requests.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _lock = threading.Lock()
 
 
 class RememberingStore(ForwardingStore):
-    """An `ObjectStore` that answers for objects that it has written itself, until it deletes them.
+    """An `ObjectStore` that answers reads of objects that it has written itself, until it deletes them.
 
-    Those of one inner store share what they remember.
+    All stores around one inner store share what they remember.
 
     Args:
-        but: Endings of the keys of objects that are not remembered.
+        but: Objects whose keys end with one of these are not remembered.
     """
 
     def __init__(self, inner: ObjectStore, but: tuple[str, ...] = ()) -> None:
@@ -59,7 +59,7 @@ class RememberingStore(ForwardingStore):
         return self._known.get((bucket, key)) or super().get(bucket, key, limit)
 
     def head(self, bucket: str, key: str) -> ObjectInfo:
-        """Forward the call; forget an object that is gone, or another one by now."""
+        """Forward the call; forget the object if it is gone or was replaced."""
         found = self._known.pop((bucket, key), None)
         info = super().head(bucket, key)
         if found is not None and found.info.etag == info.etag:
@@ -67,7 +67,7 @@ class RememberingStore(ForwardingStore):
         return info
 
     def put(self, bucket: str, key: str, body: bytes, **options: Any) -> Written:
-        """Forward the call, unless it is to create what is there; remember what it writes."""
+        """Forward the call, but refuse to create an object that is known; remember a conditional write."""
         is_new = options.get("if_none_match", False)
         if is_new and (bucket, key) in self._known:
             raise PreconditionFailed(f"s3://{bucket}/{key} is there: this process has written it")
@@ -83,7 +83,7 @@ class RememberingStore(ForwardingStore):
         return written
 
     def list_objects(self, bucket: str, prefix: str, **options: Any) -> Iterator[ObjectInfo]:
-        """Forward the call; forget what the listing shows to be gone, or to be another object."""
+        """Forward the call; at its end, forget the objects that it shows to be gone or replaced."""
         shown: set[str] = set()
         after, is_deep = options.get("start_after") or "", options.get("recursive", True)
         for info in super().list_objects(bucket, prefix, **options):
@@ -107,7 +107,7 @@ class RememberingStore(ForwardingStore):
         return super().delete_many(bucket, objects)
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
-        """Answer reads of what is known, and pass on the other calls; forget what they delete."""
+        """Answer reads of known objects, and pass on the other calls; forget the objects that they delete."""
         held: list[tuple[T, Outcome]] = []
 
         def rest() -> Iterator[tuple[T, Call]]:

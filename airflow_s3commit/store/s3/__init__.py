@@ -1,1 +1,1 @@
-"""S3 through boto3, which can make every call; `fast_path` makes many small ones with libcurl."""
+"""S3 through boto3, which can make every call, and through libcurl (`fast_path`) for many small ones."""

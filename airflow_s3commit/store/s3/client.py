@@ -2,7 +2,7 @@
 
 Requests are retried, and errors translated. A listing continues with the unchanged markers of its last page,
 because stores differ in which markers they name and in what order they list. Parts are sent without checksums
-unless the bucket wants them: the connection protects them, or without TLS the hash in the signature.
+unless the bucket requires them: TLS protects the parts, or without TLS the hash in the signature does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ENDLESS = "EndlessListing"
 #: One page of a listing, as botocore parsed it.
 Page: TypeAlias = Mapping[str, Any]
 
-#: How to continue a kind of listing: the response field of each request parameter.
+#: How to continue a kind of listing: for each request parameter, the response field with its next value.
 Listing: TypeAlias = Mapping[str, str]
 
 OBJECTS: Listing = {"ContinuationToken": "NextContinuationToken"}
@@ -58,11 +58,11 @@ PARTS: Listing = {"PartNumberMarker": "NextPartNumberMarker"}
 
 
 def pages(request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], Page]) -> Iterator[Page]:
-    """Yield the pages of a listing, each fetched on demand at the given markers; empty for the first.
+    """Yield the pages of a listing. ``fetch`` gets the markers of the next page, which are empty at first.
 
     Raises:
-        StoreRejected: The store says that there is more but not where, or repeats earlier markers. Earlier
-            pages were yielded.
+        StoreRejected: The store says that there is more but not where, or repeats earlier markers. The pages
+            before that have been yielded.
     """
     markers: dict[str, Any] = {}
     seen = set()
@@ -79,7 +79,7 @@ def pages(request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], 
 
 
 class RetryingStore:
-    """The half of `S3Store` that sends requests, retries them and counts the retries, and its uploads."""
+    """The half of `S3Store` that sends requests, retries them, counts the retries, and implements uploads."""
 
     def __init__(
         self, client: S3Client, retry: RetryPolicy, origin: str, make: Callable[[], S3Client] | None
@@ -97,10 +97,10 @@ class RetryingStore:
 
     @property
     def _client(self) -> S3Client:
-        """The client, with connections of this process: two processes on one would mix their responses."""
+        """The client of this process: two processes that share a connection would mix their responses."""
         if self._process != os.getpid():
             if self._make is not None:
-                # The parent's is kept: its end could close TLS sessions that the parent still uses.
+                # The parent's client is kept: closing it could end TLS sessions that the parent still uses.
                 self._clients.append(self._make())
             else:
                 self._clients[-1].close()
@@ -134,7 +134,7 @@ class RetryingStore:
             except Exception as error:
                 failure = translate(error, request)
             if isinstance(failure, OutcomeUnknown | Unavailable | AccessDenied):
-                # The address is what is wrong most often, and it may come from where nobody looks.
+                # A wrong address is the most frequent cause, and it may come from where nobody looks.
                 where = ", ".join(filter(None, [f"the store is {self.endpoint}", self._origin]))
                 failure.args = (f"{failure} ({where})",)
             # Outside the except block, so not chained: botocore's error may show a session token.
@@ -207,7 +207,7 @@ class RetryingStore:
                 lines = {"content-md5": digest} if digest else {}
                 response = self._curl.send(request, f"partNumber={number}", lines, memoryview(body))
             if "ETag" not in response:
-                # boto3 can send these two again by itself, as after a redirect.
+                # boto3 can send bytes and bytearrays again by itself, for example after a redirect.
                 content = body if isinstance(body, bytes | bytearray) else bytes(body)
                 options = {"ContentMD5": digest} if digest else {}
                 response = self._call(request, PartNumber=number, Body=content, **options)
@@ -246,9 +246,9 @@ class RetryingStore:
     def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:
         """Implement `ObjectStore.list_uploads`.
 
-        Some stores ignore ``prefix``, refuse the upload id that they named to continue at, or repeat pages:
-        other keys are skipped, the listing continues at the key alone, and one that does not advance ends
-        with a warning.
+        Some stores ignore ``prefix``: other keys are skipped. Some refuse the upload id at which they said to
+        continue: the listing continues at the key alone. Some repeat pages: a listing that does not advance
+        ends with a warning.
         """
         request = Request("ListMultipartUploads", bucket, prefix=prefix)
         options = {} if page is None else {"MaxUploads": page}
@@ -259,7 +259,7 @@ class RetryingStore:
             except StoreRejected as error:
                 if error.code not in NOT_KNOWN or not at.keys() >= UPLOADS.keys():
                     raise
-            # The key alone leaves out all of its uploads: those after the marker are found by their prefix.
+            # Continuing at the key alone skips all uploads of that key, so they are listed by prefix.
             key = at["KeyMarker"]
             below = entries(request, self._page(request, Prefix=key), "Uploads", ("Key",))
             same = [entry for entry in below if entry["Key"] == key]

@@ -57,7 +57,7 @@ class S3Config(StoreAddress):
 
     Raises:
         StoreUnsuitable: The endpoint holds a user name or password, or is not an HTTP URL.
-        AccessDenied: A key or the token cannot sign a request, for example because of a line end in it.
+        AccessDenied: A key or the token cannot sign a request, for example because it has a line break.
     """
 
     access_key: str | None = field(default=None, repr=False)
@@ -82,11 +82,11 @@ def client_config(
     """Return the boto3 client configuration that suits the protocol.
 
     One attempt per call, because `RetryPolicy` retries. A fixed user agent and no parameter validation save a
-    quarter of the client's time. Checksums only where S3 requires them, and over https unsigned bodies: the
-    connection protects them, and hashing doubles the cost of an upload.
+    quarter of the client's time. Checksums are sent only where S3 requires them, and over https no body is
+    signed: the connection protects them, and hashing doubles the cost of an upload.
 
     Args:
-        endpoint_url: None for AWS. The environment or profile may name another: ask `configured_endpoint`.
+        endpoint_url: None for AWS; `configured_endpoint` returns one that the environment or profile sets.
         path_style: Path-style URLs; None for all stores but AWS.
         timeout: Maximum seconds to wait for a connection, or a response; the defaults suit large uploads.
         given: The user's own configuration, such as proxies. It takes precedence, except for the retries and
@@ -122,10 +122,10 @@ def client_config(
 
 
 def configured_endpoint(client: S3Client) -> str | None:
-    """Return the endpoint from the environment or the profile, of a client created without one.
+    """Return the endpoint that a client created without one got from the environment or the profile.
 
-    Only an existing client knows it. If there is one, create the client again with its `client_config`; None
-    is AWS's own over https, which ``client_config(None)`` suits.
+    Only an existing client knows it. If there is one, create the client again with its `client_config`. None
+    stands for AWS's own over https, which ``client_config(None)`` suits.
 
     Raises:
         StoreUnsuitable: It holds a user name or password, or is not an HTTP URL.
@@ -150,7 +150,7 @@ def new_client(config: S3Config) -> S3Client:
 
 
 def made_by_boto3(make: Callable[[], T], what: str) -> T:
-    """Return what ``make`` creates with boto3, translating its errors about a configuration, called ``what``.
+    """Return what ``make`` creates with boto3; translate boto3's errors about the configuration ``what``.
 
     Raises:
         AccessDenied: The profile does not exist, or the credentials are incomplete.
@@ -176,11 +176,11 @@ def made_by_boto3(make: Callable[[], T], what: str) -> T:
 
 
 def guard_client(client: S3Client) -> S3Client:
-    """Have a client check its credentials, bound responses, and end at a redirect; return it. Repeatable.
+    """Make a client check its keys, bound responses and, off AWS, refuse redirects; return it. Repeatable.
 
-    Credentials from the environment, a profile, a role or a process are known only when it signs. And it
-    follows redirects to a bucket's region, which AWS names in a header: of a store that redirects http to
-    https it would ask for that region again and again, and be redirected each time.
+    Credentials from the environment, a profile, a role or a process are known only when the client signs.
+    On a redirect, a client looks up the bucket's region, which AWS names in a header: a store that redirects
+    http to https would redirect that request too, again and again.
     """
     events: Any = client.meta.events
     events.register_first("before-sign.s3", _check_signer, unique_id="s3commit-check-keys")

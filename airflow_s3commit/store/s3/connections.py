@@ -1,6 +1,6 @@
 """HTTP requests on hundreds of kept-alive connections in one thread, through libcurl, which also signs them.
 
-It makes the same signatures of version 4 as botocore, in a tenth of the time
+Its signatures of version 4 equal botocore's, and take a tenth of the time
 (tests/store/s3/test_connections.py compares them).
 """
 
@@ -33,7 +33,7 @@ _MIN_VERSION = 0x081300
 #: pendingset of 50 MiB, at 170 kB per second.
 _SILENCES = 5
 
-# libcurl's events (none, in, out, both) as those of epoll, which have poll's numbers.
+# libcurl's events (none, in, out, both) as epoll's, which have the same numbers as poll's.
 _EVENTS = (0, select.POLLIN, select.POLLOUT, select.POLLIN | select.POLLOUT)
 
 # Statuses of our own: nothing of the request was sent; the response did not come, or not whole.
@@ -64,10 +64,10 @@ class Route:
 
 
 def connection_options(client: S3Client) -> dict[int, Any]:
-    """Return the libcurl options that make connections as a client makes them.
+    """Return the libcurl options for connections like those of a boto3 client.
 
     Raises:
-        UnsupportedClient: The client has settings that libcurl is not given, or libcurl is too old.
+        UnsupportedClient: The client, libcurl or the system does not suit; the message says why.
     """
     config: Any = client.meta.config
     if not hasattr(select, "epoll") or pycurl.version_info()[2] < _MIN_VERSION:
@@ -84,7 +84,7 @@ def connection_options(client: S3Client) -> dict[int, Any]:
         pycurl.PROXY: "",
         pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
         pycurl.CONNECTTIMEOUT_MS: int(connect * 1000),
-        # A silent store. It may be silent some seconds longer after a request's body: libcurl averages.
+        # For a silent store. After a request's body it gets some seconds more, because libcurl averages.
         pycurl.LOW_SPEED_LIMIT: 1,
         pycurl.LOW_SPEED_TIME: max(1, round(silent)),
         pycurl.TIMEOUT_MS: int((connect + _SILENCES * silent) * 1000),
@@ -94,12 +94,12 @@ def connection_options(client: S3Client) -> dict[int, Any]:
 
 
 def most_connections(wanted: int) -> int:
-    """Return how many connections there may be: for half of the files that this process may open."""
+    """Return how many of the wanted connections to open: at most half of the files this process may open."""
     return max(1, min(wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
 
 
 class Handle:
-    """A libcurl handle for one kind of request, ``curl``. Options that do not change are set once."""
+    """A libcurl handle, ``curl``, for requests of one kind. Options that do not change are set once."""
 
     def __init__(self, kind: Hashable, options: Mapping[int, Any]) -> None:
         self.curl = pycurl.Curl()
@@ -129,7 +129,7 @@ class Handle:
         return self.response(is_whole=True)
 
     def response(self, *, is_whole: bool) -> Response:
-        """Return the response, or what is known if it was cut off; make room for the next one."""
+        """Return the response, or what is known of one that was cut off; clear the buffers for the next."""
         if is_whole:
             status = self.curl.getinfo(pycurl.RESPONSE_CODE)
             response = Response(status, b"".join(self._head), b"".join(self._body))
@@ -144,7 +144,7 @@ class Handle:
 class Connections:
     """A pool for one thread at a time, which keeps up to ``connections`` open between requests.
 
-    ``busy`` has the handles in flight; ``has_waited`` tells whether the last `wait` had to wait for a store.
+    ``busy`` has the handles in flight; ``has_waited`` tells whether the last `wait` found no socket ready.
     """
 
     def __init__(self, options: Mapping[Hashable, Mapping[int, Any]], connections: int) -> None:
@@ -175,8 +175,8 @@ class Connections:
         self.has_waited = not ready
         if not ready:
             ready = self._poller.poll(seconds if due < 0 else min(seconds, due / 1000))
-        # Each of these calls also does what is due, such as to begin a request or to give one up; so does the
-        # last one, after a wait in vain, even if libcurl named no time.
+        # Each of these calls also does what is due, such as beginning a request or giving one up. The call
+        # with SOCKET_TIMEOUT, after a wait in vain, does so even if libcurl named no time.
         for descriptor, _ in ready or [(pycurl.SOCKET_TIMEOUT, 0)]:
             self._multi.socket_action(descriptor, 0)
         _, good, bad = self._multi.info_read()
@@ -191,7 +191,7 @@ class Connections:
 
 
 def _poll(poller: select.epoll, events: int, descriptor: int, *_: object) -> None:
-    """Poll a socket for the events that libcurl asks for; the poller alone knows what it has."""
+    """Watch a socket for the events that libcurl requests; only the poller knows which sockets it has."""
     try:
         if events == pycurl.POLL_REMOVE:
             poller.unregister(descriptor)
@@ -200,5 +200,5 @@ def _poll(poller: select.epoll, events: int, descriptor: int, *_: object) -> Non
     except FileExistsError:
         poller.modify(descriptor, _EVENTS[events])
     except OSError:
-        # It is closed already, and so in the poller no more.
+        # The socket is closed already, so the poller has dropped it.
         return

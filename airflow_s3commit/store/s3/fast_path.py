@@ -8,7 +8,7 @@ renewed credentials, throttling and errors. Uploads are started, and small parts
 
 Where a request goes and how it is signed is learned from the client itself, which knows endpoint rules,
 addressing style, redirects and headers that its owner added. It prepares one request per bucket and
-operation, which is not sent. Every further one differs from it only in key, upload and body.
+operation, anew each second, which is not sent. All others differ from it only in key, upload and body.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FastCall: TypeAlias = Complete | Abort | Head | Get
 _SHORT = {pycurl.MAXFILESIZE: 1 << 16}
 _HEADLESS = {pycurl.HEADERFUNCTION: None, **_SHORT}
 
-# S3's name of each kind of call, and its own options of libcurl. `Request` starts an upload, or sends a part.
+# For each kind of call, S3's name and libcurl's options. A `Request` starts an upload, or sends a part.
 _KINDS: dict[type, tuple[str, dict[int, Any]]] = {
     Complete: ("CompleteMultipartUpload", {pycurl.POST: True, **_HEADLESS}),
     Abort: ("AbortMultipartUpload", {pycurl.CUSTOMREQUEST: "DELETE", **_HEADLESS}),
@@ -57,19 +57,19 @@ _KINDS: dict[type, tuple[str, dict[int, Any]]] = {
     Request: ("", {pycurl.POST: True, **_SHORT}),
 }
 
-#: The key of the prepared request, and no other's; the URL of other requests is the same before it.
+#: The key of the prepared request and of no other object. All URLs of a route are the same up to the key.
 _KEY = f"s3commit-address-{uuid4().hex}"
 
 #: Services and versions of signatures that libcurl makes too: version 4, for one region.
 _SIGNATURES = frozenset({("s3", "s3v4"), ("s3", "v4")})
 
-# Headers of one attempt or body, which are not kept.
+# Matches headers of a single attempt or body, which a route does not keep.
 _is_passing = re.compile(
     "amz-sdk-|content-|expect|user-agent|x-amz-(?:sdk-)?checksum-|x-amzn-trace-id", re.IGNORECASE
 ).match
 
-#: Seconds for which a prepared request serves: the client renews its credentials in time, and it may have
-#: been redirected to another region.
+#: Seconds for which a prepared request is used. After them the client may have renewed its credentials, or
+#: learned of another region from a redirect.
 ROUTE_SECONDS = 1.0
 
 #: Maximum seconds that the loop sleeps.
@@ -77,21 +77,21 @@ _MAX_WAIT = 1.0
 
 _OK, _NO_CONTENT, _NOT_FOUND, _FAILED, _NOT_IMPLEMENTED = 200, 204, 404, 500, 501
 
-#: Statuses of a store that gets too many requests; with one of these it has not done what was asked for. A
-#: completion may get the code in the body of a 200.
+#: Statuses of a store that gets too many requests, and has not carried out the one that got the status. A
+#: completion may get the error code in the body of a 200.
 _BUSY = frozenset({429, 503})
 _SLOW_DOWN = b"<Code>SlowDown</Code>"
 
-#: Bytes of the largest part that is sent here: libcurl copies it.
+#: Maximum bytes of a body that is sent through libcurl, which copies it.
 SMALL = 1 << 20
 
-# Headers that libcurl sends as they are: it removes one without a value.
+# Matches headers that libcurl sends unchanged; it would drop a header without a value.
 _is_plain = re.compile(r"[!-~]+: [!-~](?:[ -~]*[!-~])?", re.ASCII).fullmatch
 
 # An id with entities is left to boto3.
 _find_upload = re.compile(rb"<UploadId>([^<>&]+)</UploadId>").search
 
-# Quotes a directory; cached, because a job's files are in few.
+# Quotes a directory; cached, because a job's files are in few directories.
 _quoted_folder = lru_cache(4096)(quote)
 
 # Templates: a completion around its parts, and one of a single part.
@@ -101,8 +101,8 @@ _COMPLETION = (
 _ONE_PART = _COMPLETION % '<Part><PartNumber>1</PartNumber><ETag>"%s"</ETag></Part>'
 
 # The usual result of a completion: elements without attributes or children, one of them an ETag of letters,
-# digits and hyphens. Possessive quantifiers prevent backtracking, except of groups: before Python 3.11.5 such
-# never match. The usual declaration and namespace are literal: several times as fast as character sets.
+# digits and hyphens. Possessive quantifiers prevent backtracking. Groups have none: before Python 3.11.5 they
+# would never match. The usual declaration and namespace are literals, several times as fast as sets.
 _DECLARATION = rb"(?:<\?xml version=\"1\.0\" encoding=\"UTF-8\"\?>|<\?xml [^<>&]*\?>)"
 _XMLNS = rb"(?: xmlns=\"(?:http://s3\.amazonaws\.com/doc/2006-03-01/|[^\"<>&]*+)\")"
 _LEAF = rb"\s*+<(?!ETag>)([A-Za-z0-9]++)>[^<>&]*+</\%d>"
@@ -122,12 +122,12 @@ _Left: TypeAlias = list[tuple[tuple[T, bool], Call]]
 class FastPath:
     """The state that all runs on one client share; safe to use from several threads.
 
-    ``fallback`` makes the calls that libcurl cannot make, in ``threads`` threads: all of them where a handler
-    of the client's events responds in place of the store, as test doubles do. ``retries`` counts responses
-    that settled nothing.
+    ``fallback`` makes the calls that libcurl cannot make, in ``threads`` threads. Those are all calls if a
+    handler of the client's events responds in place of the store, as test doubles do. ``retries`` counts
+    responses that settled nothing.
 
     Raises:
-        UnsupportedClient: The client has settings that libcurl is not given, or libcurl is too old.
+        UnsupportedClient: See `connection_options`.
     """
 
     def __init__(self, client: S3Client, fallback: ObjectStore, threads: int, throttle: Throttle) -> None:
@@ -138,8 +138,8 @@ class FastPath:
         self.threads = threads
         self.throttle = throttle
         self.retries = 0
-        # By process: a forked one leaves its parent's connections alone. It does not close them either, which
-        # would end TLS sessions that the parent still uses.
+        # By process, so that a forked one leaves its parent's connections alone. It must not close them
+        # either: that would end TLS sessions that the parent still uses.
         self._idle: defaultdict[tuple[int, object], deque[Any]] = defaultdict(deque)
         events: Any = client.meta.events
         events.register_last("before-sign.s3", _intercept, unique_id="s3commit-before-sign")
@@ -151,9 +151,9 @@ class FastPath:
     def send(
         self, request: Request, query: str, headers: Mapping[str, str], body: memoryview
     ) -> dict[str, str]:
-        """Start an upload, or send a part of one; return the id or the ETag, as boto3 names them.
+        """Start an upload, or send a part of one; return the id or the ETag, by boto3's names.
 
-        An empty result leaves the request to boto3, as any body of more than `SMALL` bytes.
+        An empty result means that boto3 must make the request, as for a body of more than `SMALL` bytes.
 
         Raises:
             OutcomeUnknown: The request may have taken effect.
@@ -185,7 +185,7 @@ class FastPath:
         Closing the iterator draws no further call, and waits for those that were sent.
         """
         source = iter(calls)
-        # Seconds until more may be sent; None where there is no more.
+        # Seconds until more may be sent; None if there is nothing more to send.
         pause: float | None = 0.0
         left: _Left[T] = []
         done: list[tuple[T, Outcome]] = []
@@ -198,7 +198,7 @@ class FastPath:
                     is_waiting = pool.busy or (pause and not left)
                     done = self._settle(pool, left, pause or _MAX_WAIT) if is_waiting else []
                     if left and not (pool.busy or done):
-                        # With nothing in flight, because nothing is read meanwhile.
+                        # Only with nothing in flight, because no response is read meanwhile.
                         yield from self._fall_back(left)
                         left.clear()
             finally:
@@ -206,8 +206,8 @@ class FastPath:
                     pool.wait(_MAX_WAIT)
 
     def _start(self, pool: Connections, source: Iterator[tuple[T, Call]], left: _Left[T]) -> float | None:
-        """Send while there is room; return the seconds until more may be sent; None if that is all."""
-        # boto3's threads make a few each of the calls that are left, with nothing else in flight.
+        """Send while there is room; return the seconds until more may be sent, None if no call remains."""
+        # A few calls for each of boto3's threads, which make them with nothing else in flight.
         while len(left) < 4 * self.threads and len(pool.busy) + len(left) < self.throttle.window:
             if pause := self.throttle.pause():
                 return pause
@@ -227,13 +227,13 @@ class FastPath:
             if isinstance(call, Complete):
                 handle.curl.setopt(pycurl.POSTFIELDS, _part_list(call.etags))
             elif isinstance(call, Get):
-                # libcurl compares it with the announced length, before the first byte, and with what comes.
+                # libcurl compares it with the announced length, before the first byte, and with what arrives.
                 handle.curl.setopt(pycurl.MAXFILESIZE_LARGE, 0 if call.limit is None else max(call.limit, 1))
             pool.start(handle)
         return 0.0
 
     def _settle(self, pool: Connections, left: _Left[T], seconds: float) -> list[tuple[T, Outcome]]:
-        """Wait for responses; return the outcomes that they settle, and leave the other calls."""
+        """Wait for responses; return the outcomes that they settle, and add the other calls to ``left``."""
         done: list[tuple[T, Outcome]] = []
         ended = pool.wait(seconds)
         now = self.throttle.clock.time()
@@ -248,7 +248,7 @@ class FastPath:
                 left.append(((tag, may_have_happened), call))
         self.retries += len(ended) - len(done)
         if pool.has_waited:
-            # A thread that never waits for the store would send no faster on more pool.
+            # A thread that never waits for the store would send no faster with a wider window.
             self.throttle.succeeded(len(done))
         return done
 
@@ -262,7 +262,7 @@ class FastPath:
 
     @contextmanager
     def _lent(self, make: Callable[..., Lent], *arguments: Any) -> Iterator[Lent]:
-        """Lend connections to one thread, and keep them for the next one unless there is an error."""
+        """Lend a pool or a handle to one thread, and keep it for the next one unless there is an error."""
         idle = self._idle[os.getpid(), make]
         try:
             lent = idle.pop()
@@ -273,7 +273,7 @@ class FastPath:
 
 
 class _Prepared(Exception):
-    """A request is prepared, and is neither signed nor sent. It comes with what it would be signed with."""
+    """Raised instead of signing and sending a prepared request; holds it and its signing arguments."""
 
 
 def _intercept(request: AWSRequest, **signing: Any) -> None:
@@ -282,7 +282,7 @@ def _intercept(request: AWSRequest, **signing: Any) -> None:
 
 
 def _learn(client: S3Client, bucket: str, operation: str, _: int) -> Route | None:
-    """Return the route during a second, by its number; None if only the client can send."""
+    """Return the route of an operation, to be cached for a second; None if only the client can send it."""
     meta: Any = client.meta
     taken = meta.service_model.operation_model(operation).input_shape.members
     arguments = {name: value for name, value in (("UploadId", "u"), ("PartNumber", 1)) if name in taken}
@@ -328,7 +328,7 @@ def _learn(client: S3Client, bucket: str, operation: str, _: int) -> Route | Non
 def path_of(call: FastCall | Request, *query: str) -> str:
     """Return a call's key, and its query if it has one, quoted for a URL; empty if libcurl cannot send it.
 
-    It would resolve dot segments, and a call without a key or an upload is another request on the wire.
+    libcurl would resolve dot segments, and without its key or upload a call is another request on the wire.
     """
     key, upload = call.key or "", getattr(call, "upload_id", None)
     has_dots = "/." in f"/{key}" and not {".", ".."}.isdisjoint(key.split("/"))
@@ -350,7 +350,7 @@ def _part_list(etags: Sequence[PartEtag]) -> bytes:
     return (_COMPLETION % "".join(f"<Part>{part}</Part>" for part in listed)).encode()
 
 
-#: What `plain_outcome` raises.
+#: What `plain_outcome` raises for a response that settles nothing.
 UNSETTLED = (OverflowError, S3CommitError, ValueError)
 
 
@@ -392,5 +392,5 @@ def _found(call: Head | Get, response: Response, now: float) -> ObjectInfo | Fet
 
 
 def _is_busy(response: Response) -> bool:
-    """Return whether the store has refused a request for now, and not done what was asked for."""
+    """Return whether the store has refused a request for now, and not carried it out."""
     return response.status in _BUSY or _SLOW_DOWN in response.body

@@ -19,12 +19,12 @@ _MOST_DELETED = 25
 #: Number of times to send partitions that failed in a request.
 _TRIES = 3
 
-#: Errors for what an earlier try, or another registration, has done already.
+#: Errors which mean that an earlier try, or another registration, has done it already.
 _DONE = frozenset({"AlreadyExistsException", "EntityNotFoundException"})
 
 
 class _TableRequest(Request):
-    """A request that uses a table of Glue instead of a bucket."""
+    """A request on a Glue table, whose name takes the place of the bucket."""
 
     def __str__(self) -> str:
         return f"{self.operation} of the table {self.bucket}"
@@ -41,13 +41,13 @@ class _TableRequest(Request):
 def create_delta_table(
     client: Any, database: str, table: str, location: str, *, catalog_id: str | None = None
 ) -> bool:
-    """Create a table of Glue that engines read as the Delta table at a location, unless it is there.
+    """Create a Glue table that engines read as the Delta table at a location, unless it exists.
 
-    It has no columns: engines take those of the Delta log, at each query. Returns whether it was missing.
-    Repeatable. The database exists; ``catalog_id`` is the account with the catalog, by default the caller's.
+    It has no columns: engines read those of the Delta log at each query. Returns whether it was missing.
+    Repeatable. The database must exist; ``catalog_id`` is the catalog's account, by default the caller's.
 
     Raises:
-        InvalidOption: There is another table of this name.
+        InvalidOption: Glue has another table of this name.
         S3CommitError: Glue refused the request.
     """
     account = {} if catalog_id is None else {"CatalogId": catalog_id}
@@ -153,7 +153,7 @@ class GlueTable:
 
     @property
     def described(self) -> Mapping[str, Any]:
-        """The table, as Glue describes it at the first use. It raises what `location` raises."""
+        """The table, as Glue described it at the first use. Raises what `location` raises."""
         if self._described is None:
             name = {key.replace("TableName", "Name"): value for key, value in self._table.items()}
             self._described = dict(self._call("GetTable", lambda: self._client.get_table(**name))["Table"])
@@ -162,7 +162,7 @@ class GlueTable:
     def _all(
         self, operation: str, name: str, inputs: Mapping[tuple[str, ...], Mapping[str, Any]], most: int
     ) -> None:
-        """Send inputs of partitions as ``name``, at most ``most`` a request; send those that fail again."""
+        """Send partitions in the parameter ``name``, at most ``most`` per request; resend those that fail."""
         send = getattr(self._client, xform_name(operation))
         left, why = list(inputs), ""
         for _ in range(_TRIES):

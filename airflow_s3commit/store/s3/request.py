@@ -1,8 +1,8 @@
-"""S3 requests; their responses, as botocore parsed them, as our values, and botocore's errors as ours.
+"""S3 requests, and how botocore's parsed responses and errors become this package's values and errors.
 
 A store that rejects a request responds with a specific status (4xx, 503). After an internal error, a gateway
-error or a lost connection the effect is unknown: harmless for a request that only reads, `OutcomeUnknown` for
-one that changes something.
+error or a lost connection the effect is unknown: `OutcomeUnknown` for a request that changes something,
+`Unavailable` for one that only reads.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Request:
     Attributes:
         operation: Its name in S3's API, such as ``PutObject``.
         key: Its object; None for a request on a bucket.
-        prefix: What a listing is of, for messages.
+        prefix: The prefix of a listing, for messages.
 
     Raises:
-        StoreRejected: The key or the upload id is empty. On the wire that is another request: deleting the
-            object ``""`` deletes the bucket, aborting the upload ``""`` deletes the object.
+        StoreRejected: The key or the upload id is empty. On the wire that would be another request: deleting
+            the object ``""`` deletes the bucket, aborting the upload ``""`` deletes the object.
     """
 
     operation: str
@@ -136,7 +136,7 @@ def etag_of(request: Request, response: Mapping[str, Any]) -> str:
     """
     raw = str(response.get("ETag", ""))
     etag = raw.strip('"')
-    # A single quote is left where a header was cut off.
+    # An unpaired quote is left where a header was cut off.
     if not etag or raw.startswith('"') != raw.endswith('"'):
         raise request.unconfirmed("the response has no ETag")
     return etag
@@ -213,8 +213,8 @@ def _http_date(text: str) -> float | None:
 #: The errors that boto3 documents for calling a client, and those of reading the body that it returns.
 CLIENT_ERRORS = (raised.BotoCoreError, raised.ClientError, HTTPError, ResponseParserError)
 
-#: botocore expects responses, and what sources of credentials say, to be well-formed. It raises errors of any
-#: kind otherwise: of these modules, by their names.
+#: botocore expects responses, and the output of sources of credentials, to be well-formed. If they are not,
+#: these modules, here by name, raise errors of any kind.
 PARSERS = "botocore.parsers"
 CREDENTIALS = frozenset({"botocore.credentials", "botocore.tokens"})
 
@@ -223,7 +223,7 @@ NOT_KNOWN = frozenset({"InvalidArgument", "InvalidRequest", "MalformedXML", "Not
 
 MISSING = {"NoSuchKey": NoSuchKey, "NoSuchBucket": NoSuchBucket, "NoSuchUpload": NoSuchUpload}
 
-#: Another request wrote the same key. Not for a completion: its parts would have to be uploaded again.
+#: Another request wrote the same key. A completion is not retried: it needs its parts uploaded again.
 CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 
 THROTTLED = frozenset(
@@ -273,7 +273,7 @@ DAMAGED = frozenset({"BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA
 #: Messages of OpenSSL and urllib3 about a certificate that is not trusted.
 NOT_TRUSTED = ("CERTIFICATE_VERIFY_FAILED", "doesn't match")
 
-#: Characters of a store's message that our error repeats.
+#: Maximum number of characters of a store's message that our error repeats.
 LONGEST_MESSAGE = 300
 
 #: Words of a store's message about a bucket with a default retention.
@@ -306,11 +306,11 @@ BROKEN_RESPONSE = (
 
 
 def translate(error: Exception, request: Request) -> S3CommitError:
-    """Return our error for one that calling a boto3 client, or reading its response, raised.
+    """Translate an error raised by calling a boto3 client, or by reading its response, into one of ours.
 
-    Its message shows no credentials and nothing of the request's body. The error is given as caught, because
-    the place where it was raised matters too, and raised again if it is one of ours or a mistake in the
-    program: neither one of `CLIENT_ERRORS` nor about a response or credentials that cannot be read.
+    Its message shows no credentials and nothing of the request's body. Pass the error as caught: its
+    traceback matters too. It is raised again if it is one of ours or a mistake in the program: neither one
+    of `CLIENT_ERRORS` nor about a response or credentials that cannot be read.
     """
     if isinstance(error, raised.ClientError):
         return _from_response(error, request)
@@ -337,7 +337,7 @@ def translate(error: Exception, request: Request) -> S3CommitError:
 
 
 def _passed(error: Exception) -> set[str]:
-    """Return the modules that an error passed through which is not one of `CLIENT_ERRORS`."""
+    """Return the modules that an error passed through; none for one of `CLIENT_ERRORS`."""
     if isinstance(error, CLIENT_ERRORS):
         return set()
     return {frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)}

@@ -52,13 +52,13 @@ CONNECTIONS = 512
 #: Below S3's guaranteed rate for one partitioned prefix: 3,500 writes per second.
 REQUESTS_PER_SECOND = 3000.0
 
-#: Objects per bulk delete at most (S3's limit).
+#: Maximum objects per bulk delete (S3's limit).
 MAX_DELETES = 1000
 
 # XML 1.0 cannot represent these, not even as references (https://www.w3.org/TR/xml/#charsets).
 _is_not_xml = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]").search
 
-#: How the names of directory buckets end: they have no Object Lock, and take no Content-MD5.
+#: The end of the name of a directory bucket, which has no Object Lock and takes no Content-MD5.
 DIRECTORY_BUCKET = "--x-s3"
 
 T = TypeVar("T")
@@ -84,15 +84,15 @@ class S3Store(RetryingStore):
     Args:
         client: A boto3 S3 client, best created with `client_config`; ``S3Hook(...).conn`` works too.
         retry: How often and how long a request is retried.
-        transport: What `perform` sends with: ``curl``, which needs the extra ``fast``; ``boto3``, the client;
-            ``auto``, curl where it is installed. Calls that libcurl cannot make as the client would (through
-            a proxy, to a directory bucket) go through the client.
+        transport: What sends the calls of `perform`, starts of uploads and small parts: ``curl``, which needs
+            the extra ``fast``; ``boto3``, the client; ``auto``, curl where it is installed. Calls that
+            libcurl cannot make as the client would (by a proxy, to a directory bucket) go through the client.
         connections: Maximum concurrent calls of `perform` through libcurl.
         requests_per_second: Maximum requests per second that `perform` sends through libcurl; None for no
             bound.
         origin: Where the client's address and credentials come from, for errors.
-        make: Makes such a client, for processes that are forked later; without it they use the given one,
-            on new connections.
+        make: Makes another such client, for processes that are forked later; without it they use the given
+            one, on new connections.
 
     Raises:
         ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
@@ -136,7 +136,7 @@ class S3Store(RetryingStore):
         config: S3Config = S3Config(),  # noqa: B008 - immutable
         **options: Unpack[StoreOptions],
     ) -> Self:
-        """Return a store with its own client, and further arguments of the class; sends no request.
+        """Return a store with its own client; ``options`` are arguments of the class. Sends no request.
 
         Raises:
             ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
@@ -184,7 +184,7 @@ class S3Store(RetryingStore):
         request = Request("GetObject", bucket, key)
 
         def read(response: Any) -> Fetched:
-            # Its own context manager returns the raw stream, which does not notice a truncated body.
+            # The body's own context manager returns the raw stream, which does not notice truncation.
             with closing(response["Body"]) as body:
                 info = object_info(request, response)
                 if limit is not None and info.size > limit:
@@ -300,7 +300,7 @@ class S3Store(RetryingStore):
             if error.code not in NOT_KNOWN or all(target.etag is None for target in bulk):
                 raise
         left += self._delete_singly(bucket, bulk)
-        # Only now it is certain that the ETags were the cause.
+        # Only now is it certain that the ETags were the cause.
         self._learn(bucket, "refuses ETags in bulk deletes: objects are deleted one by one", bulk_etags=False)
         return left
 
@@ -397,8 +397,8 @@ class S3Store(RetryingStore):
 def abort_days(rules: Iterable[Mapping[str, Any]], prefix: str) -> int | None:
     """Return after how many days lifecycle rules abort pending uploads below ``prefix``; None for never.
 
-    The shortest of the rules for all of ``prefix`` counts. Rules on tags or sizes do not apply to pending
-    uploads, which have neither.
+    Of the rules that cover all of ``prefix``, the shortest counts. Rules on tags or sizes do not apply to
+    pending uploads, which have neither.
     """
     found = []
     for rule in rules:
