@@ -1,8 +1,8 @@
-"""Reads of a table by its log: one consistent generation, even during a later commit.
+"""Reads a table by its log: one consistent generation, even during a later commit.
 
 `dataset` returns a ``pyarrow.dataset.Dataset`` of exactly the files that commits have left in the table. A
 reader that lists the destination may see half a commit; this one sees the last commit until the next job has
-committed. Importing this package does not import pyarrow; its names do.
+committed. Importing this package does not import pyarrow; using its names does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of a read: a table's at a generation, or those added since one; and their partitions.
+"""The files that a read needs, of a table at a generation or added since one, and their partitions.
 
 Partition values come from the directories that Hive, Spark and this package write.
 """
@@ -39,7 +39,7 @@ class TableFile(Struct, frozen=True, gc=False):
         directory: Directory below the destination.
         job_id: The job that committed it; empty if it is older than the log.
         rows: Number of rows; None if the writer did not count them.
-        statistics: What the writer knows of its columns, as JSON; empty if nothing, or if not asked for.
+        statistics: What the writer recorded of its columns, as JSON; empty if nothing, or if not requested.
     """
 
     path: str
@@ -50,7 +50,7 @@ class TableFile(Struct, frozen=True, gc=False):
     statistics: bytes = b""
 
 
-#: Names and characters of keys that need no further check in a directory that was checked.
+#: In a checked directory, a matching name in a key of at most ``_SHORT`` characters needs no further check.
 _is_plain = re.compile("[A-Za-z0-9][A-Za-z0-9._=-]*").fullmatch
 _SHORT = 256
 
@@ -59,7 +59,7 @@ _MOST_FOOTERS = 32
 
 
 class JobSchema(NamedTuple):
-    """A schema that a job recorded: its text, and what that says."""
+    """A schema that a job recorded: its text, and the columns parsed from it."""
 
     job_id: str
     text: str
@@ -72,14 +72,14 @@ class Table:
 
     Attributes:
         destination: URI of the table.
-        generation: The generation that they are of.
+        generation: The generation of the table that was read.
         files: The files, by path.
         directories: Every directory of the table at this generation.
-        sample: If there are no files, some of the table at this generation, for its columns.
-        schemas: The different schemas that the jobs of the table recorded.
+        sample: If ``files`` is empty, some files of the table at this generation, for its columns.
+        schemas: The distinct schemas that the jobs of the table recorded.
         all_recorded: Whether every commit with files here recorded its schema.
-        to_inspect: A file of each commit, or of a few of them, whose schema has to be read from a file: it
-            is not recorded, or not in Arrow's encoding.
+        to_inspect: A file of each commit, or of some commits, whose schema must be read from a file because
+            it is not recorded, or not in Arrow's encoding.
     """
 
     destination: str
@@ -98,7 +98,7 @@ class Table:
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """The types of the columns that every commit recorded in one type, as in Spark's JSON."""
+        """The columns that every commit recorded with the same type, and that type as in Spark's JSON."""
         found = [{one.name: one.type for one in schema.columns.spark.fields} for schema in self.schemas]
         # Another program's directories, or those of a commit without a record, may have other values.
         first = found[0] if self.all_recorded else {}
@@ -116,11 +116,11 @@ def find_table(
 ) -> Table:
     """Return files of a destination, chosen as `dataset` chooses them.
 
-    They have statistics if the kind is `FileWithBounds`.
+    The files have statistics if ``kind`` is `FileWithBounds`.
 
     Raises:
         ValueError: A generation is out of range, or is given beside a job.
-        NoSuchKey: There is no commit, no such generation, or the job has not committed.
+        NoSuchKey: There is no commit or no such generation, or the job has not committed.
         HistoryRewound: A rollback came after the generation ``since``.
         InvalidRecord: The log or a list was changed, or has a key outside the destination.
     """
@@ -191,9 +191,9 @@ def _files_of(
     commits: Mapping[int, Collection[str]],
     kind: type[FileSummary] = FileSummary,
 ) -> tuple[dict[str, TableFile], dict[int, TableFile]]:
-    """Return the files of commits in some of their directories, by path; and the first one of each commit.
+    """Return the files of commits in the given directories, by path; and the first file of each commit.
 
-    Of two files with one path, whose name does not contain the job's id, the later counts.
+    If two commits list the same path, whose name then has no job id, the later file counts.
     """
     directories: dict[str, str] = {}
     listed: dict[int, list[TableFile]] = {}
@@ -234,10 +234,10 @@ def _table_files(
 _is_integer = re.compile(r"[+-]?[0-9]+").fullmatch
 _is_number = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?").fullmatch
 _is_date = re.compile(r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}").fullmatch
-# Arrow does not refuse a decimal of more digits: it makes another number of it.
+# Arrow does not refuse a decimal with more digits: it turns it into another number.
 _is_decimal = re.compile(r"[+-]?[0-9]{1,38}").fullmatch
 
-#: The types that are inferred, narrowest first, with what all texts look like; Arrow reads them then, or not.
+#: The types that can be inferred, narrowest first, each with the form of its texts; Arrow may still refuse.
 _INFERRED = (
     (_is_integer, pa.int32()),
     (_is_integer, pa.int64()),
@@ -281,8 +281,8 @@ class PartitionColumns:
     """The partition columns of files in some directories, outermost first, and their values by directory.
 
     Raises:
-        UnreadablePartitions: The directories have different columns, ``given``, the types that are not
-            inferred, has a column that they do not have, or a value is not of its column's type.
+        UnreadablePartitions: The directories have different columns; ``given``, with the types that are not
+            inferred, has a column that they lack; or a value is not of its column's type.
     """
 
     def __init__(self, directories: Iterable[str], given: pa.Schema | None = None) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: Endings of compressed text.
 _COMPRESSED = frozenset({"gz", "bz2", "zst", "deflate", "snappy", "lz4", "zstd", "br", "xz", "zip", "Z"})
 
-#: pyarrow's formats, by our names of them.
+#: pyarrow's formats, by our names for them.
 _KINDS: dict[str, type[ds.FileFormat]] = {
     "parquet": ds.ParquetFileFormat,
     "orc": ds.OrcFileFormat,
@@ -60,14 +60,14 @@ class UnreadableFiles(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """How to read the files of one dataset: their format, and the same as pyarrow's."""
+    """How to read the files of one dataset: their format, by our name and as pyarrow's object."""
 
     format: str
     arrow: ds.FileFormat
 
     @classmethod
     def of(cls, paths: Iterable[str], given: str | ds.FileFormat | None) -> FileReading:
-        """Return how to read files; raises as `format_of` does, and for text by its name."""
+        """Return how to read files; raises as `format_of` does, and for text that is given by name only."""
         if isinstance(given, ds.FileFormat):
             name = next((name for name, kind in _KINDS.items() if isinstance(given, kind)), None)
             if name is None:
@@ -80,7 +80,7 @@ class FileReading:
                 f"how {name} is to be read only its writer knows: pass format={kind}, with its separator,"
                 " quotes and names of columns, or read the table in Spark with read_table"
             )
-        # By default INT96 becomes nanoseconds, and a time after 2262, such as 9999-12-31, another one.
+        # By default INT96 is read in nanoseconds, which turns a time after 2262, such as 9999, into another.
         more = {"coerce_int96_timestamp_unit": "us"} if name == "parquet" else {}
         return cls(name, _KINDS[name](**more))
 
@@ -95,10 +95,10 @@ class FileReading:
 
 
 def format_of(paths: Iterable[str], given: str | None) -> str:
-    """Return the format of files: the given one, or that with which their names end.
+    """Return the format of files: the given one, or the one with which their names end.
 
     Raises:
-        UnreadableFiles: The names have several formats, another one than the given one, or none.
+        UnreadableFiles: The names have several formats, one that differs from the given one, or none.
     """
     found: dict[str | None, str] = {}
     for path in paths:
@@ -118,14 +118,14 @@ def format_of(paths: Iterable[str], given: str | None) -> str:
 
 
 def _format_in(path: str) -> str | None:
-    """Return the format that a file's name ends with; for text an ending of its compression may follow."""
+    """Return the format that a file's name ends with; for text the compression's ending may follow it."""
     stem, _, last = path.rpartition(".")
     format_ = stem.rpartition(".")[2] if last in _COMPRESSED else last
     return format_ if format_ in FORMATS and (format_ == last or FORMATS[format_].text) else None
 
 
 def _with_spark_type(column: pa.Field) -> pa.Field:
-    """Return a column with Spark's type, where ORC stores an integer."""
+    """Return a column in the Spark type that its metadata names, if ORC has no such type."""
     note = (column.metadata or {}).get(_SPARK_TYPE, b"")
     if note == b"timestamp_ntz":
         return column.with_type(pa.timestamp("us"))
@@ -247,10 +247,10 @@ def dataset(
 ) -> ds.Dataset:
     """Return the whole table at one generation as a dataset.
 
-    Each commit makes a generation of the table. The call fixes it: later commits do not change the dataset,
-    whose schema's metadata has it as ``s3commit.generation``. A scan does not open files whose partition its
-    filter excludes, and reads only the columns that it selects. The call changes nothing in the store and may
-    be repeated.
+    Each commit makes a generation of the table. The call fixes the generation: later commits do not change
+    the dataset, whose schema metadata has it as ``s3commit.generation``. A scan does not open files whose
+    partition its filter excludes, and reads only the columns that it selects. The call changes nothing in the
+    store and may be repeated.
 
     Args:
         store: The store with the manifest, or an `S3Config` to connect with.
@@ -259,28 +259,28 @@ def dataset(
         since: Read only files that commits after this generation added, and that are still in the table; 0
             reads all. A consumer that passes the generation of its previous read gets each file once.
         job_id: Read only the files that this job's commit added.
-        schema: The columns, without partition columns. By default those of all commits: a column that a later
-            commit added or widened is read so from all files; it is null where a file lacks it. For text they
-            are those of the first file with rows, with types inferred from its first rows.
-        partition_schema: Types of partition columns. Those of others that are texts, integers or booleans are
-            as every commit recorded them; further types, and those without such a record, are inferred from
-            the values.
+        schema: The columns, without partition columns. By default those of all commits: a column has a type
+            that holds its values in all of them, and is null where a file lacks it. For text they are those
+            of the first file with rows, with types inferred from its first rows.
+        partition_schema: Types of partition columns. By default a column has the type that every commit
+            recorded, if that is text, an integer or a boolean; otherwise its type is inferred from the
+            values.
         filesystem: The file system with the data, by paths ``bucket/key``; by default made from the config.
         format: ``parquet`` or ``orc``, for files whose names do not end with it; or pyarrow's own format,
             which CSV and JSON need: only their writer knows how they are to be read.
 
     Raises:
-        NoSuchKey: No job has committed to the destination, or not the one of ``job_id``; it has no such
-            generation; or a list of files is gone. A scan raises it if a file is gone: a later commit has
-            replaced it.
+        NoSuchKey: No job, or not the one with ``job_id``, has committed to the destination; it has no such
+            generation; or a list of files is gone. A scan raises it if a file is gone, for example replaced
+            by a later commit.
         HistoryRewound: A rollback came after the generation ``since``.
         DestinationChanged: Raised by a scan: a file's size differs from the committed one.
         InvalidRecord: The log, a manifest or a list of files is damaged or names a key outside the
             destination; or the destination has no log, and another committer wrote ``_SUCCESS``.
         UnreadablePartitions: The directories have different partition columns, or a value is not of its
             column's type.
-        UnreadableFiles: The files have several formats, an unknown one, or text, which is not given as
-            pyarrow's; or a column has types in different commits that have no common one.
+        UnreadableFiles: The files have several formats, an unknown one, or a text format that is not given
+            as pyarrow's; or the types of a column in different commits have no common type.
         ValueError: A generation is out of range, or is given beside a job; ``store`` is not an `S3Config`
             and ``filesystem`` is missing; or pyarrow does not support the config.
     """
@@ -301,7 +301,7 @@ def dataset(
 def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> list[tuple[str, WrittenSchema]]:
     """Return the different schemas of a table's files, each with a job that wrote it; none without a file.
 
-    They are those that the jobs recorded, and of the files to inspect. Text has no stored schema: it is
+    They are the recorded schemas, and those of the files to inspect. Text has no stored schema: it is
     inferred from the first file with rows. Raises as opening a file does, and `InvalidRecord` for a damaged
     schema.
     """
@@ -328,7 +328,7 @@ def _recorded(table: Table, job_id: str, text: str, reading: FileReading) -> tup
 def table_schema(
     table: Table, schemas: Sequence[tuple[str, WrittenSchema]], fold: Callable[[str], str] = str
 ) -> pa.Schema:
-    """Return the columns of a table's files, as `merge` does: all of them, each in a type for all values.
+    """Return all columns of a table's files, merged as in `merge`, each in a type that holds all values.
 
     Raises:
         UnreadableFiles: There is no such type for a column.
@@ -348,9 +348,9 @@ def table_schema(
 def partition_columns(
     table: Table, given: pa.Schema | None, schemas: Sequence[tuple[str, WrittenSchema]]
 ) -> PartitionColumns:
-    """Return the `PartitionColumns`: in recorded types that every reader takes alike, or inferred.
+    """Return a table's partition columns, in recorded types that all readers treat alike, or inferred ones.
 
-    Those of a table without any file are in its schemas.
+    A table without any file has them in its schemas.
     """
     names = {name for schema in table.schemas for name in schema.columns.partitions}
     kinds = {name: _TAKEN.get(str(kind)) for name, kind in table.recorded.items() if name in names}

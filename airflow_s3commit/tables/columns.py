@@ -1,10 +1,10 @@
-"""The columns of rows: in files their types and their schema as records keep it, and those of partitions.
+"""The columns of rows: their types in files, their schema as records keep it, and partition columns.
 
 Rows are written in types that the file formats and their readers support; values are never rounded.
 
 The text of a schema has the columns as a file's footer has them, then the partition columns, in Arrow's
-encoding and as Spark's JSON; that of Spark's own writers has the JSON alone. So a reader learns the columns
-without opening a file, even those of an empty table. The schemas of several commits are merged into one.
+encoding and as Spark's JSON; Spark's own writers record only the JSON. So a reader learns the columns without
+opening a file, even those of an empty table. The schemas of several commits are merged into one.
 
 Rows are split by their partition values into directories that are named exactly as Spark names them. Values
 are rendered as Spark casts them to string; times in their column's zone, which in Spark's batches is the
@@ -45,7 +45,7 @@ class UnsupportedColumn(ValueError):
 
 
 def rebuilt(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
-    """Return a column after a change to it, and to each field that it then has, at any depth."""
+    """Return a column after applying ``change`` to it, and then to each of its fields, at any depth."""
     field = change(field)
     kind = field.type
     if pt.is_struct(kind):
@@ -72,7 +72,7 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def in_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows in the types of a schema. Arrow's cast of a list of nulls to its own type breaks it."""
+    """Return rows in the types of a schema. Equal types are not cast: Arrow would break lists of nulls."""
     pairs = zip(rows.columns, schema.types, strict=True)
     columns = [column if column.type.equals(kind) else column.cast(kind) for column, kind in pairs]
     return pa.Table.from_arrays(columns, schema=schema)
@@ -93,7 +93,7 @@ def _storable(column: str, field: pa.Field) -> pa.Field:
             )
         kind = pa.decimal128(kind.precision, kind.scale)
     elif not any(is_kind(kind) for is_kind in _AS_THEY_ARE):
-        # List views are none of them: Arrow's casts read beyond their offsets. Run-ends it does not cast.
+        # No list views: Arrow's casts read beyond their offsets. Run-end encodings it does not cast at all.
         stored = next((stored for stored, kinds in _STORED if any(is_kind(kind) for is_kind in kinds)), None)
         if stored is None:
             raise UnsupportedColumn(
@@ -130,7 +130,7 @@ class WrittenSchema:
 
 
 def to_text(form: str, stored: pa.Schema, partitions: pa.Schema, *, typed: bool = True) -> str | None:
-    """Return the text of a schema, ``stored`` in the footers of the files; None if it is too long.
+    """Return the text of a schema: the files' columns, then the partition columns; None if it is too long.
 
     ``typed`` says whether the types of the partition columns are known.
     """
@@ -150,9 +150,9 @@ def to_text(form: str, stored: pa.Schema, partitions: pa.Schema, *, typed: bool 
 
 
 def footer_text(end: bytes, partitions: Sequence[str]) -> str | None:
-    """Return the text of the schema of a Parquet file; None if it is too long, or the file is no Parquet.
+    """Return the text of the schema of a Parquet file; None if it is too long, or the file is not Parquet.
 
-    ``end`` has the last bytes of the file, the whole footer among them. Partition columns have no known type.
+    ``end`` has the last bytes of the file, with the whole footer. Partition columns have no known type.
     """
     try:
         stored = pq.ParquetFile(pa.BufferReader(end), coerce_int96_timestamp_unit="us").schema_arrow
@@ -164,7 +164,7 @@ def footer_text(end: bytes, partitions: Sequence[str]) -> str | None:
 def _of_footer(stored: pa.Schema) -> list[SparkField]:
     """Return the columns of a file by Spark's names of types.
 
-    Spark's own footer has them; Arrow takes its intervals and variants for other types.
+    The footer of Spark's own writer has these names; Arrow reads its intervals and variants as other types.
     """
     written = (stored.metadata or {}).get(ROW_METADATA.encode(), b"")
     with suppress(InvalidRecord):  # none, or a damaged one, which Spark ignores too
@@ -178,7 +178,7 @@ def _spark_field(field: pa.Field) -> SparkField:
 
 
 def _spark_type(kind: pa.DataType) -> str | dict[str, Any]:
-    """Return a type as in Spark's JSON; one that Spark lacks by Arrow's name."""
+    """Return a type as in Spark's JSON; a type that Spark lacks has Arrow's name."""
     if pt.is_struct(kind):
         fields = [
             {"name": one.name, "type": _spark_type(one.type), "nullable": True, "metadata": {}}
@@ -218,7 +218,7 @@ def from_text(text: str, where: str) -> WrittenSchema:
 
     Raises:
         InvalidRecord: It is damaged.
-        InvalidOption: It lacks Arrow's encoding, as Spark's own writers wrote the files.
+        InvalidOption: It lacks Arrow's encoding, because Spark's own writers wrote the files.
     """
     columns = WrittenColumns.of(text, where)
     if columns.arrow is None:
@@ -233,7 +233,7 @@ def from_text(text: str, where: str) -> WrittenSchema:
 
 
 class DifferentTypes(ValueError):
-    """Two schemas, by their numbers, have a column in types that cannot hold each other's values."""
+    """Two schemas, given by their numbers, have a column in types that have no common type."""
 
     def __init__(self, column: str, numbers: tuple[int, int], kinds: tuple[pa.DataType, pa.DataType]) -> None:
         super().__init__(f"column {column!r} is {kinds[0]} and {kinds[1]}")
@@ -243,13 +243,13 @@ class DifferentTypes(ValueError):
 
 
 def merge(schemas: Sequence[pa.Schema], fold: Callable[[str], str] = str) -> pa.Schema:
-    """Return a schema with all columns, by name, each in the narrowest type that holds those of all schemas.
+    """Return the columns of all schemas, each in the narrowest type that holds its types in all of them.
 
-    The columns are in the order of the schemas; the metadata is that of the first schema with all of them.
-    Names of several schemas that are one to ``fold`` are one column's, which has the first of them.
+    The columns are in the order of the schemas; the metadata is that of the first schema that equals the
+    result. Names that are equal after ``fold`` are one column, which has the first of these names.
 
     Raises:
-        DifferentTypes: There is no such type for a column.
+        DifferentTypes: A column has no such type.
     """
     if len(schemas) == 1:
         return schemas[0]
@@ -363,16 +363,16 @@ class PartitionSplitter:
         self.file_schema = pa.schema([field for field in schema if field.name not in set(columns)])
 
     def split(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        """Yield each partition's directory and its rows, all columns of them, in their order.
+        """Yield each partition's directory and its rows, with all columns and in their order.
 
-        What is yielded are slices of the rows, or of a sorted copy if the partitions' rows alternate.
+        The rows are slices of the given ones, or of a copy that is sorted by partition if they are not.
         """
         if not self._columns or rows.num_rows == 0:
             yield from [("", rows)] if rows.num_rows else ()
             return
         codes = self._codes(rows)
         if (codes[1:] < codes[:-1]).any():
-            # The sort of 16-bit integers is several times as fast.
+            # Sorting 16-bit integers is several times as fast.
             narrow = codes.astype(np.int16) if np.max(codes) <= np.iinfo(np.int16).max else codes
             order = np.argsort(narrow, kind="stable")
             codes, rows = codes[order], rows.take(pa.array(order))
@@ -389,7 +389,7 @@ class PartitionSplitter:
             size = len(encoded.dictionary)
             codes = codes * (size + 1) + encoded.indices.fill_null(size).to_numpy(zero_copy_only=False)
             if number:
-                # Numbered from 0 after each column, so that many columns cannot overflow.
+                # Renumbered from 0 after each column, so that many columns cannot overflow.
                 codes = np.unique(codes, return_inverse=True)[1].reshape(-1).astype(np.int64)
         return codes
 
@@ -418,7 +418,7 @@ def _remedy(name: str) -> str:
 
 
 def resolve_name(names: Sequence[str], name: str) -> str:
-    """Return the column of a name: the exact match, or the only match regardless of case."""
+    """Return the column with a name: the exact match, or the only match regardless of case."""
     if name in names:
         return name
     alike = [known for known in names if known.lower() == name.lower()]
@@ -442,7 +442,7 @@ def _renderer(name: str, kind: pa.DataType) -> Callable[[Any], str]:
 
 
 def unfit(name: str, kind: object) -> UnsupportedPartition:
-    """Return the refusal of a partition column by its type."""
+    """Return the error for a column whose type a partition column cannot have."""
     return UnsupportedPartition(
         f"column {name!r} has the type {kind}, which a partition column cannot have; {_remedy(name)}"
     )

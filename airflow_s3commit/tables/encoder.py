@@ -1,20 +1,20 @@
 """Encodes the rows of one file with pyarrow, in any format, and gathers the file's column statistics.
 
 Parquet files have the footer entries of Spark's own writer. Spark reads its schema from two of them; without
-them it reads intervals as integers. Arrow's own schema is not stored, as in Spark's files. Every column is
-optional, at any depth: Spark marks a field that is never null as such a null wherever its struct is null,
-Arrow's writer refuses any null of a required field, and Spark reads all columns as optional.
+them it reads intervals as integers. As in Spark's files, Arrow's own schema is not stored. Every column is
+optional, at any depth: a field that Spark marks as never null is null wherever its struct is null, Arrow's
+writer refuses any null in a required field, and Spark reads all columns as optional.
 
-In ORC, CSV and JSON, what would not come back as it was is refused. Nested columns in ORC: Arrow's writer
-(pyarrow 26) misplaces what follows a null struct. CSV is pyarrow's own dialect: strings are quoted, and null
-is an empty field. JSON has an object in each line: times in ISO 8601, bytes in base64, and null for floats
-that are not finite.
+What would not come back as it was from ORC, CSV or JSON is refused, such as nested columns in ORC: Arrow's
+writer (pyarrow 26) misplaces what follows a null struct. CSV is pyarrow's own dialect: strings are quoted,
+and null is an empty field. JSON has an object in each line: times in ISO 8601, bytes in base64, and null for
+floats that are not finite.
 
-Null counts come from the rows, least and greatest values from a Parquet footer, and of floats from the rows:
-their footers have none. Arrow's would leave NaN out, which is Spark's greatest number, and Spark would skip
-row groups by them that have rows for its filter. There are no bounds where readers may order values
-differently (binary and nested values, intervals, floats with a NaN among them), and none of strings of more
-than 4 KiB, of which Arrow's footers have none. Those of other long strings are cut.
+Null counts come from the rows, least and greatest values from a Parquet footer. Those of floats come from the
+rows, and footers have none: Arrow would leave out NaN, Spark's greatest number, and Spark would then skip row
+groups that have rows for its filter. There are no bounds where readers may order values differently (binary
+and nested values, intervals, floats with a NaN among them), and none of strings of more than 4 KiB, which
+Arrow leaves out of footers. Bounds that are other long strings are cut.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _LEAST_SAMPLE = 1_000
 
 
 def dictionary_columns(table: pa.Table) -> list[str] | bool:
-    """Return the leaf columns, by their paths in the file, that repeat enough for a dictionary; True for all.
+    """Return the leaf columns, by their paths in the file, that get a dictionary; True for all.
 
-    Distinct values with a dictionary take twice the processor time, and more space.
+    With a dictionary, a column whose values are distinct takes twice the processor time, and more space.
     """
     if table.num_rows < _LEAST_SAMPLE:
         return True
@@ -87,7 +87,7 @@ def _optional(schema: pa.Schema) -> pa.Schema:
 
 @lru_cache(maxsize=4)
 def _leaves_with_bounds(schema: pa.Schema) -> list[str]:
-    """Return the paths of the leaves that are no floats."""
+    """Return the paths of the leaves that are not floats."""
     return [path for column in schema for path, kind in leaves(column) if not pt.is_floating(kind)]
 
 
@@ -127,7 +127,7 @@ def check_columns(schema: pa.Schema, format_: str) -> None:
 
 
 def _has_within(kind: pa.DataType, is_such: Callable[[pa.DataType], bool]) -> bool:
-    """Return whether a type, or one at any depth within it, is such a type."""
+    """Return whether ``is_such`` holds for a type, or for one at any depth within it."""
     inner = (kind.field(number).type for number in range(kind.num_fields))
     return is_such(kind) or any(_has_within(one, is_such) for one in inner)
 
@@ -143,7 +143,7 @@ def _json_lines(rows: pa.Table) -> Iterator[bytes]:
 
 
 def _check_calendar(name: str, column: pa.ChunkedArray) -> None:
-    """Refuse what Spark misreads in ORC: it takes early dates for Julian, and early fractions for others."""
+    """Refuse what Spark misreads in ORC: early dates, as Julian ones, and early fractions of a second."""
     if pt.is_date(column.type):
         _refuse_any(name, pc.less(column.cast(pa.int32()), _GREGORIAN_DAY), "dates before 1582-10-15", "ORC")
     elif pt.is_timestamp(column.type):
@@ -161,7 +161,7 @@ def _refuse_any(name: str, found: pa.ChunkedArray, what: str, form: str) -> None
 
 
 def _check_lines(name: str, column: pa.ChunkedArray, *, alone: bool) -> None:
-    """Refuse what pyarrow cannot write to CSV: of an odd year it would write a remark, of a row nothing."""
+    """Refuse what pyarrow cannot write to CSV: an odd year becomes a remark, a lone null an empty line."""
     kind = column.type
     if pt.is_date(kind) or pt.is_timestamp(kind):
         first, last = (pa.scalar(moment).cast(kind, safe=False) for moment in (_FIRST, _LAST))
@@ -202,7 +202,7 @@ class ColumnCounts:
             self._floats[number] = None
             return
         found = pc.min_max(column).as_py()
-        # To a filter zeros of both signs are one, and Iceberg sorts them.
+        # Filters treat zeros of both signs as equal, but Iceberg orders them.
         least, greatest = found["min"] or -0.0, found["max"] or 0.0
         if (before := self._floats.setdefault(number, (least, greatest))) is not None:
             self._floats[number] = min(before[0], least), max(before[1], greatest)
@@ -267,11 +267,11 @@ def _bounds(footer: pq.FileMetaData, leaf: int) -> tuple[Any, Any]:
 
 
 def _above(bound: Any) -> Any:
-    """Return the bound, or for a long text a short one above all that begin with its first characters."""
+    """Return the bound; for a long text, a short one above all texts that begin with its first characters."""
     if not isinstance(bound, str) or len(bound) <= _LONGEST_TEXT:
         return bound
     kept = bound[:_LONGEST_TEXT].rstrip(chr(sys.maxunicode))
-    # Between these two are the surrogates, which are no characters.
+    # Between these two are the surrogates, which are not characters.
     return kept[:-1] + ("\ue000" if kept[-1] == "\ud7ff" else chr(ord(kept[-1]) + 1)) if kept else None
 
 
@@ -409,7 +409,7 @@ class Encoder:
 def footer_schema(
     schema: pa.Schema, options: TableOptions, footer: Mapping[str, str] | None = None
 ) -> pa.Schema | None:
-    """Return the schema in the footer of files with rows of a schema; None for text, which has none."""
+    """Return the schema in the footer of files with rows of a schema; None for text, which has no footer."""
     if options.file_format.text:
         return None
     sink = io.BytesIO()

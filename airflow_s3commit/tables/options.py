@@ -1,7 +1,7 @@
 """Options of reads and writes: their declaration, parsing and checks; file formats, and the options of files.
 
-Each option is declared once, by the dataclass field that it sets. The parsers of an option's text raise
-ValueError, which says what is wrong with the text. The module does not import pyarrow.
+Each option is declared once, by the dataclass field that it sets. The parsers of an option's text raise a
+ValueError that says what is wrong with the text. The module does not import pyarrow.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def parse_region(value: str) -> str:
 
 
 def parse_flag(value: str) -> bool:
-    """Parse ``true`` or ``false``, in any case; ``1``, ``yes``, ``0`` and ``no`` are accepted too."""
+    """Parse ``true`` or ``false``, regardless of case; ``1``, ``yes``, ``0`` and ``no`` are accepted too."""
     try:
         return FLAGS[value.strip().lower()]
     except KeyError:
@@ -88,7 +88,7 @@ def _positive(value: str) -> int:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """Return a parser of the choices, in any case; it returns lower case, and raises ValueError otherwise."""
+    """Return a parser that accepts one of the choices, regardless of case, and returns it in lower case."""
 
     def read(value: str) -> str:
         if value.lower() not in choices:
@@ -104,7 +104,7 @@ class Option:
 
     Attributes:
         name: The option's name; its case does not matter.
-        read: Parses the option's text; raises ValueError that says what is wrong with the text.
+        read: Parses the option's text; raises a ValueError that says what is wrong with the text.
         meaning: The option's effect, in one sentence.
         unit: Unit of the value.
         formats: The file formats that the option applies to; empty for all.
@@ -147,7 +147,7 @@ def _shown(default: Any, unit: str) -> str:
 
 
 def read_fields(options: Mapping[str, str], known: Sequence[Option]) -> dict[str, Any]:
-    """Parse the texts of options, whose names have any case; return the values by field.
+    """Parse the texts of options, regardless of their names' case; return the values by field.
 
     An error lists the known options in their order.
     """
@@ -305,12 +305,12 @@ class TableOptions:
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of rows in a row group, by their size in memory; fewer if files are to end near a size."""
+        """Bytes of rows in a row group, by their size in memory; fewer if files have a target size."""
         target = self.target_file_bytes // _GROUPS_PER_FILE
         return min(self.row_group_bytes, target) if target else self.row_group_bytes
 
 
-#: Every option of a table, by Spark's own names where Spark has it.
+#: Every option of a table; an option that Spark has too has Spark's name.
 TABLE_OPTIONS: tuple[Option, ...] = options_of(TableOptions)
 
 

@@ -1,6 +1,6 @@
 """Writes tables of any library to files: casts rows, splits them by partition, buffers and encodes them.
 
-What waits to be encoded, the open files, and what their encoders hold are bounded.
+The rows that wait to be encoded, the number of open files, and the bytes that these buffer are bounded.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _stored(column: pa.Array, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _decodable(column: pa.Array) -> pa.Array:
-    """Return a column with a dictionary that Arrow can decode: not one of string views."""
+    """Return a column whose dictionary Arrow can decode, which it cannot if that holds string views."""
     if pt.is_dictionary(column.type) and pt.is_string_view(column.type.value_type):
         return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.string()))
     return column
@@ -107,7 +107,7 @@ def write_table(
     return write_batches(opener, _stored_rows(reader, schema), plan, stem, empty_file=True, numbers=numbers)
 
 
-#: Rows are written out when they have this part of the bytes of a task: the others are for a sorted copy.
+#: Partitioned rows are written at one part in this number of a task's row bytes: a sorted copy needs room.
 _BUFFERED_SHARE = 2
 
 #: Then the largest partitions are written until one part in this number is left.
@@ -159,7 +159,7 @@ class WrittenTable:
 
 
 def file_stem(task: str, stage: str | None, job_id: str) -> str:
-    """Return the first part of a task's file names, unique within the job; a stage may have none in them."""
+    """Return the first part of a task's file names, unique within the job; None leaves out the stage."""
     # The stage precedes the job id: a sweep recognises the id by the characters after it.
     middle = "" if stage is None else f"{_plain(stage)}-"
     return f"part-{_plain(task)}-{middle}{job_id}"
@@ -221,10 +221,10 @@ def write_batches(
 def _write_largest(
     batches: list[pa.RecordBatch], schema: pa.Schema, splitter: PartitionSplitter, files: OpenFiles, kept: int
 ) -> tuple[list[pa.RecordBatch], int]:
-    """Write the partitions with most rows, and return a copy of the other rows, and their bytes.
+    """Write the largest partitions, empty ``batches``, and return a copy of the other rows and its bytes.
 
-    Partitions with few rows wait for more of them, so that fewer files and row groups are small. At most
-    ``kept`` bytes of rows are left.
+    Small partitions wait for more rows, so that fewer files and row groups are small. At most ``kept`` bytes
+    of rows are left.
     """
     if kept:
         # A sorted copy needs room.
@@ -234,7 +234,7 @@ def _write_largest(
     sizes = sorted((piece.nbytes, number) for number, (_, piece) in enumerate(pieces)) if kept else []
     totals = accumulate(size for size, _ in sizes)
     small = {number for (_, number), total in zip(sizes, totals, strict=True) if total <= kept}
-    # In their order: the file of a partition whose rows go on is the last to be closed.
+    # In their order, so that the file of a partition whose rows continue is the last to be closed.
     for number, (directory, piece) in enumerate(pieces):
         if number not in small:
             files.write(directory, piece.select(splitter.file_schema.names))
@@ -281,7 +281,7 @@ class FileOpener(Protocol):
     """Opens files by their paths below the destination, as a task attempt does."""
 
     def check_schema(self, schema: str | None) -> None:
-        """Refuse files with a schema before the first is opened."""
+        """Refuse a schema that the files must not have, before the first of them is opened."""
 
     def open(self, relative_path: str, *, content_type: str = ...) -> TableFile:
         """Open a new file for writing."""
