@@ -33,8 +33,8 @@ import scala.runtime.BoxedUnit;
  * A session extension that refuses what changes the files of a job's table without the commit protocol.
  *
  * <p>Spark asks no commit protocol before it drops, empties or renames a managed table, nor before Hive moves
- * files; a streaming query has another one; and an application may set one itself. It is refused before any file
- * is changed. Spark 4 loads the class by itself too, because the jar names it as a service.
+ * files; a streaming query has another protocol; and an application may set one itself. All of these are refused
+ * before any file is changed. Spark 4 also loads the class by itself, because the jar names it as a service.
  */
 public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions, BoxedUnit>
     implements SparkSessionExtensionsProvider {
@@ -49,10 +49,10 @@ public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions
   private static final String PATHS =
       ": use a table USING parquet, or write to the path with a DataFrame writer";
 
-  /** Commands on the files of managed tables, by the names of their classes. */
+  /** Why commands on the files of managed tables are refused, by the names of their classes. */
   private static final Map<String, String> OF_MANAGED = new HashMap<>();
 
-  /** Commands on the files of any table or directory, by the names of their classes. */
+  /** Why commands on the files of any table or directory are refused, by the names of their classes. */
   private static final Map<String, String> OF_ANY = new HashMap<>();
 
   static {
@@ -114,7 +114,7 @@ public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions
     return BoxedUnit.UNIT;
   }
 
-  /** Refuses a write for a job with a protocol that the application has set. */
+  /** Refuses a write to a job's files through a protocol that the application has set. */
   private static void checkProtocol(SparkSession session, String path) {
     String protocol = session.sessionState().conf().fileCommitProtocolClass();
     if (!protocol.equals(PendingCommitProtocol.class.getName())) {
@@ -193,7 +193,7 @@ public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions
                     + location.get() + ". " + why);
   }
 
-  /** Some drops have no plan: {@code saveAsTable} tells the catalog itself. */
+  /** Listens to the catalog too, because some drops have no plan: {@code saveAsTable} calls it directly. */
   private static void watch(ExternalCatalogWithListener catalog) {
     if (WATCHED.add(catalog)) {
       catalog.addListener((ExternalCatalogEventListener) event -> beforeChange(catalog, event));
@@ -238,7 +238,7 @@ public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions
         : Optional.empty();
   }
 
-  /** A refusal by a listener. Spark logs its exceptions and goes on; only errors of some types stop it. */
+  /** A refusal by a listener. Spark logs a listener's exceptions and goes on; only some errors stop it. */
   private static final class Refused extends LinkageError {
     private static final long serialVersionUID = 1L;
 

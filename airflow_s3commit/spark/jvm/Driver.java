@@ -20,13 +20,13 @@ import org.slf4j.LoggerFactory;
 /**
  * This JVM among the drivers of a stage attempt.
  *
- * <p>A driver is a JVM, whatever contexts it starts one after the other. A cluster manager may start a second one
- * for a submission whose first one died. Numbers show which came later, not clocks: each driver takes
- * the number after those that it finds. Two that take the same number began at once, and nobody can tell which one
- * counts.
+ * <p>A driver is a JVM, however many contexts it starts one after the other. A cluster manager may start a second
+ * driver for a submission whose first one died. Numbers, not clocks, show which came later: each driver takes the
+ * number after those that it finds. Two drivers with the same number began at the same time, and nobody can tell
+ * which one counts.
  *
  * <p>A driver that has sealed writes, and was not killed, says so at the end of each of its contexts. A second
- * driver then has the stage refused: only a killed driver's output may be discarded for that of the next one.
+ * driver is then refused: only a killed driver's output may be discarded in favour of the next one's.
  */
 final class Driver {
   private static final UUID JVM = UUID.randomUUID();
@@ -34,13 +34,13 @@ final class Driver {
   private static final String BEGUN = "driver.json";
   private static final String ENDED = "ended.json";
 
-  /** The content of records that say all by their names. */
+  /** The content of records whose names say everything. */
   private static final String RECORD = "{\"version\":1}";
 
   /** The name of this JVM among the drivers of a stage attempt, by their directory in any scheme. */
   private static final Map<String, String> NAMES = new HashMap<>();
 
-  /** What notes the end of this JVM, by the directory of its seals. */
+  /** The writers that note the end of this JVM, by the directory of its seals. */
   private static final Map<Path, Writer> WITH_SEALS = new HashMap<>();
 
   interface Writer {
@@ -50,11 +50,11 @@ final class Driver {
   private Driver() {}
 
   /**
-   * Returns the directory of this JVM's seals of a stage attempt. The first call takes a number for it; a later one
-   * looks for what the first one wrote.
+   * Returns the directory of this JVM's seals of a stage attempt. The first call takes a number for it, and writes a
+   * record; a later call checks that this record is still there.
    *
    * @param drivers The directory of all drivers of the stage attempt.
-   * @param gone Returns the error if that is gone: what deleted it, deleted more of the job.
+   * @param gone Returns the error if the record is gone: whatever deleted it has deleted more of the job.
    */
   static Path home(FileSystem fs, Path drivers, Writer writer, Function<Path, RuntimeException> gone)
       throws IOException {
@@ -80,8 +80,8 @@ final class Driver {
   /**
    * Returns whether no driver has begun after this one.
    *
-   * <p>What ends a job may delete the records just after this has seen them. But it writes a receipt first, and a
-   * driver looks for that after it has written its seal.
+   * <p>Whatever ends a job may delete the records just after this method has seen them. But it writes a receipt
+   * first, and a driver looks for the receipt after it has written its seal.
    *
    * @param gone As for {@link #home}.
    */
@@ -129,7 +129,7 @@ final class Driver {
         });
   }
 
-  /** Returns the number of the newest driver; 0 before the first one, which takes S3A one request to tell. */
+  /** Returns the number of the newest driver; 0, which takes S3A one request to tell, if there is none. */
   @SuppressWarnings("deprecation")
   private static int newest(FileSystem fs, Path drivers) throws IOException {
     // S3A asks the store three times before it says that it cannot list a directory.

@@ -47,15 +47,15 @@ import org.apache.spark.sql.types.DecimalType;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * A file index of Spark's, without the files whose bounds show that none of their rows passes a filter.
+ * One of Spark's file indexes, without the files whose bounds show that none of their rows pass a filter.
  *
- * <p>Of a filter that it does not know, or a column without bounds, it says nothing, and the file stays. It is a proxy
- * because methods of the interface take and return Scala's {@code Seq}: in 2.12 another type than in 2.13.
+ * <p>A filter that it does not know, or a column without bounds, excludes no file. It is a proxy because methods of
+ * the interface take and return Scala's {@code Seq}, which is another type in 2.12 than in 2.13.
  */
 public final class FileBounds implements InvocationHandler {
   private static final ObjectMapper JSON = new ObjectMapper();
 
-  /** Before that, a session may read dates and times of Parquet files by another calendar. */
+  /** Before this day, a session may read dates and times of Parquet files by another calendar. */
   private static final LocalDate FIRST = LocalDate.of(1900, 1, 2);
 
   private final FileIndex index;
@@ -68,7 +68,7 @@ public final class FileBounds implements InvocationHandler {
     this.known = known;
   }
 
-  /** Returns an index that heeds the bounds in a local file: on each line the URI of a file, a tab, and the JSON. */
+  /** Returns an index that applies the bounds in a local file, which has on each line a file's URI, a tab and JSON. */
   public static FileIndex prune(FileIndex index, String file) throws IOException {
     Map<Path, String> known = new HashMap<>();
     for (String line : Files.readAllLines(Paths.get(file))) {
@@ -92,7 +92,7 @@ public final class FileBounds implements InvocationHandler {
     }
   }
 
-  /** Returns partitions without the files that do not pass. */
+  /** Returns partitions without the files that the filters exclude. */
   private Object pruned(Object partitions, List<Expression> filters) throws Exception {
     if (filters.isEmpty()) {
       return partitions;
@@ -148,7 +148,7 @@ public final class FileBounds implements InvocationHandler {
       return left instanceof Attribute ? mayEqual(left, right, file) : mayEqual(right, left, file);
     }
     boolean isLess = filter instanceof LessThan || filter instanceof LessThanOrEqual;
-    // What is most likely to be true: the least of what shall be less, and the greatest of the other.
+    // The comparison most likely to hold: the least value of the smaller side, the greatest of the other.
     Literal small = literal(isLess ? left : right, "least", file);
     Literal great = literal(isLess ? right : left, "greatest", file);
     if (small == null || great == null) {
@@ -174,13 +174,13 @@ public final class FileBounds implements InvocationHandler {
     return !Boolean.FALSE.equals(comparison.eval(null));
   }
 
-  /** Returns what is known of a column; nothing of one of Spark's own, such as {@code _metadata.file_size}. */
+  /** Returns what is known of a column; nothing for one of Spark's own, such as {@code _metadata.file_size}. */
   private static JsonNode column(JsonNode file, Expression column) {
     Attribute named = (Attribute) column;
     return named.metadata().contains("__metadata_col") ? JSON.missingNode() : file.path(named.name());
   }
 
-  /** Returns a literal itself, a bound of a column, or null if it has none. */
+  /** Returns a literal itself, or a column's bound as one; null if there is no bound. */
   private static Literal literal(Expression side, String bound, JsonNode file) {
     if (side instanceof Literal) {
       return (Literal) side;
@@ -192,7 +192,7 @@ public final class FileBounds implements InvocationHandler {
     return value == null ? null : new Literal(value, side.dataType());
   }
 
-  /** Returns a bound as Spark holds a value of a type; null if it is not certain. */
+  /** Returns a bound as Spark represents a value of a type; null if the bound is not certain. */
   private static Object value(JsonNode bound, DataType type) {
     try {
       if (bound.isIntegralNumber() && bound.canConvertToLong()) {

@@ -19,17 +19,17 @@ import scala.runtime.AbstractPartialFunction;
  * What a command of Spark's means to overwrite, and the columns that it writes: its save mode, its static partitions
  * and the types of its columns.
  *
- * <p>Spark asks the commit protocol to delete what a write overwrites only if that exists, which the files of an
- * earlier pending write do not. The command knows it, but Spark does not say which command a protocol belongs to:
- * one statement may have several, on one path. So a rule of the analyzer puts the mark into the options of each
- * command, and Spark passes these on to the configuration that the protocol of this very command gets.
+ * <p>Spark asks the commit protocol to delete what a write overwrites only if that exists, and the files of an
+ * earlier pending write do not exist yet. The command knows what it overwrites, but Spark does not say which command
+ * a protocol belongs to: one statement may have several, on one path. So a rule of the analyzer puts a mark into
+ * each command's options, which Spark passes on in the configuration that the protocol of that command gets.
  */
 final class InsertMark {
   private static final String KEY = "spark.s3commit.pending.insert";
 
   private static final String COLUMNS = "spark.s3commit.pending.columns";
 
-  /** Positions in the constructor of the command: of its options, and of what stands around them. */
+  /** Positions in the command's constructor: of its options, and of the parameters around them. */
   private static final int FORMAT = 5;
 
   private static final int OPTIONS = 6;

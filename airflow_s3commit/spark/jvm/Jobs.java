@@ -15,8 +15,8 @@ import org.apache.spark.sql.SparkSession;
 import org.slf4j.LoggerFactory;
 
 /**
- * The jobs of this driver: those of the Spark conf, which its application has from its start to its end, and those
- * that Python begins and ends while it runs.
+ * The jobs of this driver: those of the Spark conf, which last as long as the application, and those that Python
+ * begins and ends while it runs.
  */
 public final class Jobs {
   /** Spark's local property with the id of the job that a thread writes for. */
@@ -24,12 +24,12 @@ public final class Jobs {
 
   private static final Map<String, PendingJob> BEGUN = new LinkedHashMap<>();
 
-  /** Writes that have begun and not ended, each behind the id of its job, if Python has begun that. */
+  /** Running writes for jobs that Python has begun, each as the job's id, a slash and the write. */
   private static final Set<String> RUNNING = new HashSet<>();
 
   private Jobs() {}
 
-  /** Lets writes at or below a destination be for a job. */
+  /** Assigns writes at or below a destination to a job. */
   public static synchronized void begin(String id, String destination, String stage, String stageAttempt) {
     PendingJob job = new PendingJob(id, destination, stage, stageAttempt, null);
     PendingJob.overlapping(PendingJob.ofConf(SparkEnv.get().conf()), destination)
@@ -65,7 +65,7 @@ public final class Jobs {
     }
   }
 
-  /** Has a session look again, after a commit, at what it has listed or cached of a destination's files. */
+  /** Makes a session drop, after a commit, what it has listed or cached of a destination's files. */
   public static void refresh(SparkSession session, String destination) {
     try {
       for (String scheme : Arrays.asList("s3a", "s3", "s3n")) {
@@ -101,7 +101,7 @@ public final class Jobs {
     return new ArrayList<>(found.values());
   }
 
-  /** Returns the job among some that a write of this thread is for. */
+  /** Returns which of some jobs a write of this thread to a path is for; empty if none. */
   static Optional<PendingJob> of(List<PendingJob> jobs, String path) {
     List<PendingJob> found = PendingJob.nearest(jobs, path);
     if (found.size() < 2) {

@@ -19,14 +19,14 @@ import scala.Option;
 /**
  * Spark's file commit protocol for writes whose uploads a job of airflow-s3commit commits later.
  *
- * <p>Writes at or below the destination of a job in the Spark conf stay pending; all other writes are committed
- * by Spark's own protocol. It has no dependencies except for Spark and hadoop-aws. Spark creates an instance for
- * each write on the driver, and sends it to the tasks.
+ * <p>Writes at or below the destination of one of the driver's {@link Jobs} stay pending; another protocol, by
+ * default Spark's own, commits all other writes. It has no dependencies except for Spark and hadoop-aws. Spark
+ * creates an instance for each write on the driver, and sends it to the tasks.
  */
 public final class PendingCommitProtocol extends FileCommitProtocol implements Serializable {
   private static final long serialVersionUID = 1L;
 
-  /** The class that commits all other writes, and its defaults: EMR's own where Spark is EMR's, or Spark's own. */
+  /** The key of the class that commits all other writes, whose default is EMR's own on EMR, else Spark's own. */
   private static final String OTHERWISE = "spark.s3commit.pending.otherwise";
 
   private static final String EMRS_OWN =
@@ -126,7 +126,7 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
     throw (E) error;
   }
 
-  /** Leaves the uploads: they are not in a seal, so the job's commit or abort aborts them. */
+  /** Leaves the uploads pending: they are in no seal, so the job's commit or abort aborts them. */
   @Override
   public void abortJob(JobContext context) {
     if (pending == null) {

@@ -22,7 +22,7 @@ final class PendingJob implements Serializable {
   final String stage;
   final String stageAttempt;
 
-  /** SHA-256 of the job's record, which any other record is refused by; null if the conf has none. */
+  /** SHA-256 of the job's record, by which any other record is refused; null if the conf has none. */
   final String recordSha256;
 
   PendingJob(String id, String destination, String stage, String stageAttempt, String recordSha256) {
@@ -90,8 +90,8 @@ final class PendingJob implements Serializable {
   }
 
   /**
-   * Returns whether readers of datasets skip a path: an element begins with "." or "_", and is no _column=value, or
-   * ends as a file does that is being copied.
+   * Returns whether readers of datasets skip a path: an element begins with ".", or with "_" and is no _column=value,
+   * or ends like a file that is being copied.
    */
   static boolean isHidden(String path) {
     for (String element : path.split("/")) {

@@ -14,8 +14,8 @@ import org.apache.hadoop.util.JsonSerialization;
 /**
  * The uploads that task attempts of this JVM have left pending, as S3A remembers them.
  *
- * <p>S3A names a task attempt by the fourth directory below the magic one, and forgets nothing by itself. All of its
- * classes are found by name, because Spark's distributions do not have them.
+ * <p>S3A names a task attempt by the fourth directory below the magic one, and forgets nothing by itself. Its classes
+ * are looked up by name, because Spark's distributions do not have them.
  */
 final class PendingUploads {
   private static final String TRACKER = "org.apache.hadoop.fs.s3a.commit.magic.InMemoryMagicCommitTracker";

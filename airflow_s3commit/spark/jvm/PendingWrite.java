@@ -36,8 +36,8 @@ import scala.Option;
  * One write of an application for a job.
  *
  * <p>S3A leaves a file as a pending upload if its path has an element {@code __magic_job-…}, and remembers the
- * upload in the memory of the task's process. The path has {@code __base} too: what follows it, is the file's path
- * below the destination. A committed task lists its uploads in a {@code .pendingset}, which S3A writes as it is.
+ * upload in the memory of the task's process. The path also has an element {@code __base}: what follows it is the
+ * file's path below the destination. A committed task lists its uploads in a {@code .pendingset}, written at once.
  * The driver's seal lists the tasks that count.
  */
 final class PendingWrite implements Serializable {
@@ -57,7 +57,7 @@ final class PendingWrite implements Serializable {
   /** Writes of this driver that are sealed. */
   private static final AtomicInteger SEALED = new AtomicInteger();
 
-  /** Directories that this driver has sealed writes to, each behind its job's id and a slash. */
+  /** Directories that this driver has sealed writes to, each prefixed with its job's id and a slash. */
   private static final Set<String> WRITTEN = ConcurrentHashMap.newKeySet();
 
   private final PendingJob job;
@@ -154,14 +154,14 @@ final class PendingWrite implements Serializable {
         }
       }
     } catch (ReflectiveOperationException | LinkageError error) {
-      // This Spark has other names; then only the thread of a batch is known.
+      // This Spark has other names; then only the thread of a batch is recognised.
     }
     return false;
   }
 
   /**
    * Whether a cluster manager may have started this driver in place of one that failed. The stage's seal knows YARN's
-   * attempts; a driver that a standalone cluster supervises would be started again for ever if it was refused here.
+   * attempts; a driver that a standalone cluster supervises would be restarted for ever if it were refused here.
    */
   private static boolean isRestartable(SparkContext spark) {
     return spark.applicationAttemptId().isDefined() || spark.getConf().getBoolean("spark.driver.supervise", false);
@@ -179,7 +179,7 @@ final class PendingWrite implements Serializable {
   }
 
   /**
-   * Refuses to write for a job without a record, and for one whose uploads nobody could find by their names.
+   * Refuses to write for a job without a record, and for a job whose uploads nobody could find by their keys.
    *
    * @return The record.
    */
@@ -204,7 +204,7 @@ final class PendingWrite implements Serializable {
     }
   }
 
-  /** The receipt of what ended the job: it appears once, and never goes. An application needs no other such record. */
+  /** The receipt, which appears when the job ends, and is never deleted: no other record of an end is needed here. */
   private Path receipt() {
     return job.inDestination(new Path(path).toUri().getScheme(), "_s3commit", "jobs", job.id + ".json");
   }
@@ -277,7 +277,7 @@ final class PendingWrite implements Serializable {
    *
    * <p>Spark names files by the values of a partition, and several values can have one directory: a null and
    * the text that stands for it, or both hours that the end of summer time repeats. So a name that the attempt
-   * has given out is numbered.
+   * has given out before gets a number.
    */
   String newFile(TaskAttemptContext context, String directory, String prefix, String suffix) {
     int split = context.getTaskAttemptID().getTaskID().getId();
@@ -308,7 +308,7 @@ final class PendingWrite implements Serializable {
     return file;
   }
 
-  /** Refuses a file that no listing shows, in the task: the seal would too, but then no abort finds its upload. */
+  /** Refuses, in the task, a file that no listing shows: at the seal it would be too late to find its upload. */
   private void checkKey(String directory, String key) {
     for (int at = 0; at < directory.length(); at++) {
       char sign = directory.charAt(at);
@@ -358,7 +358,7 @@ final class PendingWrite implements Serializable {
   /**
    * Lists the uploads of the task attempt in its pendingset, and returns what the driver's seal says of it.
    *
-   * <p>It does not look whether the job has ended: S3A cannot take uploads back, so a sweep does, by the pendingset.
+   * <p>It does not check whether the job has ended: S3A cannot take uploads back, so a sweep does, by the pendingset.
    */
   String commitTask(Configuration conf) throws IOException {
     TaskContext task = TaskContext.get();
@@ -371,7 +371,7 @@ final class PendingWrite implements Serializable {
     for (ObjectNode upload : PendingUploads.take(fs, attemptName())) {
       String key = upload.get("destinationKey").asText();
       if (!missing.remove(key)) {
-        // Here, because its name need not tell an abort whose it is.
+        // Here, because its key need not tell a later abort which job's upload it is.
         PendingUploads.abort(fs, upload);
         unknown = key;
       }
@@ -411,7 +411,7 @@ final class PendingWrite implements Serializable {
         .toString();
   }
 
-  /** Aborts the uploads of the task attempt. Those of a killed one stay pending until the job ends. */
+  /** Aborts the uploads of the task attempt. Those of a killed attempt stay pending until the job ends. */
   void abortTask(Configuration conf) throws IOException {
     FileSystem fs = new Path(path).getFileSystem(conf);
     for (ObjectNode upload : PendingUploads.take(fs, attemptName())) {
@@ -479,7 +479,7 @@ final class PendingWrite implements Serializable {
     end();
   }
 
-  /** Writes a record of this driver, and returns whether it stays: of a job that has ended nobody would remove it. */
+  /** Writes a record of this driver, and returns whether it stays: after the end of the job nobody would remove it. */
   private boolean record(Configuration conf, Path file, byte[] body) throws IOException {
     Records.writeOutside(conf, file, body);
     // Written first: either this sees the receipt, or what ends the job sees the record.

@@ -17,7 +17,7 @@ final class Records {
   /** The setting of S3A for paths whose files become pending uploads. */
   static final String MAGIC = "fs.s3a.committer.magic.enabled";
 
-  /** File systems without such paths, by bucket: one has threads and connections of its own, and is slow to start. */
+  /** File systems without such paths, by bucket: each has its own threads and connections, and is slow to start. */
   private static final Map<String, FileSystem> OUTSIDE = new HashMap<>();
 
   private Records() {}
@@ -50,7 +50,7 @@ final class Records {
     return FileSystem.newInstance(file.toUri(), settings);
   }
 
-  /** Writes a record, whatever is there. */
+  /** Writes a record, over any that is there. */
   static void write(FileSystem fs, Path file, byte[] body) throws IOException {
     FSDataOutputStreamBuilder<?, ?> builder = fs.createFile(file).overwrite(true).recursive();
     builder.opt("fs.s3a.create.performance", true);
@@ -60,8 +60,8 @@ final class Records {
   }
 
   /**
-   * Returns whether there is a record, with one request: S3A looks for a directory too if it is asked for a status, and
-   * its stream of Hadoop 3.5 logs an error with its stack if a file that is opened is not there.
+   * Returns whether there is a record, with one request: asked for a status, S3A looks for a directory too, and the
+   * stream of Hadoop 3.5 logs an error with its stack if a file that is opened is missing.
    */
   @SuppressWarnings("deprecation")
   static boolean exists(FileSystem fs, Path file) throws IOException {

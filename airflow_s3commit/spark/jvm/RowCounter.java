@@ -79,7 +79,7 @@ final class RowCounter extends SparkListener {
     }
   }
 
-  /** Returns the rows of a task attempt; null if they are unknown. */
+  /** Returns, and forgets, the rows of a task attempt; null if they are unknown. */
   Long take(long taskAttempt) {
     synchronized (rows) {
       return rows.remove(taskAttempt);

@@ -7,7 +7,7 @@ import scala.collection.Iterator;
 import scala.collection.immutable.$colon$colon;
 import scala.collection.immutable.Nil$;
 
-/** Scala's {@code Seq}, which is another type in 2.12 than in 2.13: what has one is called by name. */
+/** Scala's {@code Seq}, which is another type in 2.12 than in 2.13, so methods that have one are called by name. */
 final class Seqs {
   private Seqs() {}
 
@@ -30,7 +30,7 @@ final class Seqs {
     return all;
   }
 
-  /** Returns a list that is a {@code Seq} of both. */
+  /** Returns a list, which is a {@code Seq} in both versions. */
   @SuppressWarnings("unchecked")
   static scala.collection.immutable.List<Object> seq(List<Object> values) {
     scala.collection.immutable.List<Object> all = (scala.collection.immutable.List<Object>) (Object) Nil$.MODULE$;

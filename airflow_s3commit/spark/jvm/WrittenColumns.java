@@ -22,10 +22,10 @@ import org.apache.spark.sql.types.StructType;
  * The columns that a command of Spark's writes, as the text that records keep: in Spark's JSON, those of the files
  * before those of the partitions.
  *
- * <p>Each may have nulls, even if this write has none: Spark reads every file so, and another write may have some.
+ * <p>Each may have nulls, even if this write has none: Spark reads all as nullable, and another write may have some.
  */
 final class WrittenColumns {
-  /** The most characters that a record takes, and a name in it. */
+  /** The most characters of the text that a record takes, and of a name in it. */
   private static final int LONGEST = 128 * 1024;
 
   private static final int LONGEST_NAME = 8 * 1024;
@@ -40,7 +40,7 @@ final class WrittenColumns {
 
   private WrittenColumns() {}
 
-  /** Returns the columns that a command writes below its path; null if its plan or its format does not tell them. */
+  /** Returns the columns that a command writes below its path; null if its plan or format does not reveal them. */
   static String of(InsertIntoHadoopFsRelationCommand command) {
     if (!command.query().resolved() || !(command.fileFormat() instanceof DataSourceRegister)) {
       return null;
@@ -107,8 +107,8 @@ final class WrittenColumns {
   }
 
   /**
-   * Returns what a Delta table lacks of columns that {@link #below} has returned; null if nothing. The commit checks
-   * it again, beside the table's other files.
+   * Returns why a Delta table cannot have columns that {@link #below} has returned; null if it can. The commit checks
+   * this again, together with the table's other files.
    */
   static String notInDelta(String columns) throws JsonProcessingException {
     if (columns == null) {
@@ -130,7 +130,7 @@ final class WrittenColumns {
     return null;
   }
 
-  /** Returns what Delta lacks of a column, or of a field at any depth within it. */
+  /** Returns why Delta cannot have a column, or a field at any depth within it; null if it can. */
   private static String lacking(JsonNode field) {
     String name = field.get("name").asText();
     if (NOT_IN_DELTA_NAMES.matcher(name).find()) {
