@@ -9,7 +9,7 @@ from __future__ import annotations
 from airflow_s3commit._names import lazy
 from airflow_s3commit.spark.shipping import require_libraries
 
-# Executors may get this package without its libraries; name them before an import fails.
+# Executors may get this package without its libraries: name the missing ones before an import fails.
 require_libraries()
 
 TYPE_CHECKING = False  # type checkers take it for true

@@ -1,8 +1,8 @@
 """The data source of ``format("s3commit")`` and its writer; `airflow_s3commit.spark.tables` reads.
 
-Spark creates the data source and the writer in a Python process beside the driver, which has the options but
-not the session. Only tasks have the session's conf, as local properties, so the tasks find the job and send
-it to the driver in their messages.
+Spark creates the data source and the writer in a Python process beside the driver. That process has the
+options but not the session. Only tasks have the session's conf, as local properties, so the tasks find the
+job and send it to the driver in their messages.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Why nothing can be read, and what to do.
+#: Why the format cannot be read, and what to do instead.
 _NO_READER = (
     'format("s3commit") only writes: read a table with airflow_s3commit.spark.read_table(spark, uri), and the'
     " files of new commits with its since=, in a session that has S3A. For a table of SQL to write to, name"
@@ -78,8 +78,8 @@ class S3CommitDataSource(DataSource):
     #: The store settings of the session's conf, read at registration.
     store_defaults: ClassVar[StoreAddress] = StoreAddress()
 
-    #: The session's settings of files and stored objects in Hadoop's configuration, read at registration;
-    #: None if it was not read, and each write reads Hadoop's configuration files.
+    #: The settings of files and stored objects in the session's Hadoop configuration, read at registration;
+    #: if None, each write reads Hadoop's configuration files instead.
     hadoop_defaults: ClassVar[Mapping[str, str] | None] = None
 
     @classmethod
@@ -136,7 +136,7 @@ class S3CommitWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write one task's rows as pending uploads; see `target_of`, `ready_job` and `write_task`."""
         context: Any = TaskContext.get()
-        # What the session sets; no public function of the context has a list of the keys.
+        # What the session sets; no public function of the context lists the keys.
         properties = context._localProperties or {}  # noqa: SLF001
         conf = dict(self.hadoop) | {key: value for key, value in properties.items() if value}
         options = with_file_settings(self.options, conf)
@@ -167,7 +167,7 @@ class S3CommitWriter(DataSourceArrowWriter):
         if reports:
             target = reports[0].target
         elif self.options.destination is not None:
-            # No task reported its job. If the conf named one, there is no job with this id to abort.
+            # No task reported its job. If the conf names one, the write has no job of its own to abort.
             store, objects = self.options.store, self.options.object_options
             target = own_target(self.options.destination, self.write_id, store, object_options=objects)
         else:
@@ -221,7 +221,7 @@ def register(spark: SparkSession) -> None:
         session = getattr(spark, "_jsparkSession", None)
         if error.getErrorClass() != "DATA_SOURCE_ALREADY_EXISTS" or session is None:
             raise
-        # PySpark 4.0 alone lets no registration override what it found, and has no way to forget that.
+        # Only PySpark 4.0 refuses to override a data source that it found, and it has no way to forget one.
         manager = session.sessionState().dataSourceManager()
         found = manager.getClass().getDeclaredField("staticDataSourceBuilders")
         found.setAccessible(True)

@@ -127,13 +127,13 @@ class PendingWrite:
 
 
 def own_target(destination: str, job_id: str, store: StoreAddress, **more: Any) -> Target:
-    """Return the target of a write that sets up its own job, with ``more`` of its fields."""
+    """Return the target of a write that sets up its own job; ``more`` are further fields of the target."""
     place = Layout.of(Destination.parse(destination), job_id).place
     return Target(JobReference(**place), DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, own=True, store=store, **more)
 
 
 def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInConf | None = None) -> Target:
-    """Return the target of a write: the given job, else the conf's, else a job of its own with an id."""
+    """Return a write's target: the given job, else the job in the conf, else its own job ``job_id``."""
     store = options.store.or_else(store_from_conf(conf))
     static = (conf(OVERWRITE_MODE) or "").lower() == "static"
     found = given or job_from_conf(conf)
@@ -168,8 +168,8 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
 def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> Job:
     """Return the target's job: set up if it is the write's own, else checked against the write's options.
 
-    Repeatable. Every task of ``format("s3commit")`` calls it, because Spark gives the session's conf to tasks
-    alone; tasks at the same time may all set the job up, and those that come later find it with one request.
+    Repeatable. Every task of ``format("s3commit")`` calls it, because Spark gives the session's conf only to
+    tasks. Concurrent tasks may all set the job up; later ones find it with one request.
     """
     with renewing_store(target.store):
         job = job or target.job()
@@ -198,8 +198,8 @@ def commit_write(
     """Seal the stage; commit the job if it is the write's own.
 
     Args:
-        options: The options of a write in Python, which is refused if it does other than it means to.
-        tasks: The tasks that succeeded; None for what Spark's own writers left.
+        options: The options of a write in Python, for the checks before the seal; None skips these checks.
+        tasks: The task attempts that count; None for what Spark's own writers left.
     """
     with renewing_store(target.store):
         job = job or target.job()
@@ -231,18 +231,18 @@ def aborting(target: Target, *, tasks_ended: bool = False) -> Iterator[None]:
 def abort_write(target: Target, *, tasks_ended: bool) -> None:
     """Abort a failed write: its own job, or its stage attempt in another owner's job. Repeatable.
 
-    A sealed stage attempt is left to the job's owner, and a job that is committed after all stays so.
+    A sealed stage attempt is left to the job's owner, and a job that is committed after all stays committed.
     """
     with renewing_store(target.store):
         job = target.job()
         if target.own:
-            # Of a job that is not set up yet too, so that no task sets it up from now on.
+            # Even if the job is not set up yet, so that no task can set it up from now on.
             abort_until_quiet(job, quiet=0.0 if tasks_ended else QUIET)
         elif job.stage_seal(target.stage, target.stage_attempt) is None:
             job.abort_stage(target.stage, target.stage_attempt)
 
 
-#: Seconds after which Spark has killed all tasks, unless they start new uploads.
+#: Seconds without new uploads after which Spark is taken to have killed all tasks.
 QUIET = 4.0
 
 #: Seconds after which no further abort begins, and seconds between two aborts.
@@ -313,7 +313,7 @@ def _check_given(target: Target, options: WriteOptions, job: Job) -> None:
 
 
 def batch_repeats(what: str) -> InvalidOption:
-    """Return the refusal of what a function of ``foreachBatch`` does."""
+    """Return the error for what a function of ``foreachBatch`` does, and a repeated batch would do twice."""
     return InvalidOption(
         f"a streaming query {what}, and a repeated batch would be written twice: use"
         " airflow_s3commit.spark.foreach_batch"
@@ -321,7 +321,7 @@ def batch_repeats(what: str) -> InvalidOption:
 
 
 def check_mode(target: Target, wanted: ConflictMode | None, decides: ConflictMode) -> None:
-    """Refuse a save mode that means another conflict mode than its job has."""
+    """Refuse a save mode that means another conflict mode than the job's."""
     if wanted not in (None, decides):
         setting = "overwrite" if wanted == "replace" else "errorifexists"
         raise JobMismatch(
@@ -383,8 +383,8 @@ def _check_object_options(job: Job, options: WriteOptions, session: Mapping[str,
 def _check_layout(target: Target, options: WriteOptions, of_job: JobOptions) -> None:
     """Refuse a write whose rows would end up beside those of another layout.
 
-    That is an overwrite with other partition columns than the table, or any write without them to a table
-    that has some. In SQL they are easily lost: Spark does not pass on a table's ``PARTITIONED BY``.
+    That is an overwrite with other partition columns than the table's, or any write without partition columns
+    to a table that has some. They are easily lost in SQL: Spark does not pass on ``PARTITIONED BY``.
     """
     replaces, columns = of_job.conflict_mode == "replace", options.table.partition_by
     settled = of_job.whole_destination and of_job.conflict_mode != "append"
@@ -413,7 +413,7 @@ def _layout(columns: Iterable[str]) -> str:
 
 
 def check_rows(target: Target, options: WriteOptions, tasks: Iterable[CommittedTask]) -> None:
-    """Refuse to commit the write's own overwrite without rows, unless its option says what it replaces."""
+    """Refuse to commit the write's own overwrite without rows, unless an option says what it replaces."""
     of_job = options.own_job()
     if of_job.conflict_mode != "replace" or of_job.whole_destination or options.partition_overwrite:
         return

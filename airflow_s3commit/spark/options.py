@@ -227,7 +227,7 @@ def parse_options(
         InvalidOption: An option is unknown, malformed, does not apply to the format, or contradicts another
             option or the save mode.
     """
-    # The format first: another one has options that are unknown here.
+    # The format first, so that the error for another format is not one about its unknown options.
     in_order = sorted(options.items(), key=lambda option: option[0].lower() != "format")
     found = read_fields(dict(in_order), WRITE_OPTIONS)
     given = frozenset(found)
@@ -261,12 +261,12 @@ def parse_options(
 
 
 def refuse_arguments(options: Iterable[str], **arguments: str) -> None:
-    """Refuse options, in any case, that are arguments of the function that was called."""
+    """Refuse options that are arguments of the function that was called, regardless of their names' case."""
     for name in options:
         if (argument := arguments.get(name.lower())) is not None:
             raise InvalidOption(f"pass {name} as the argument {argument}")
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as in SQL."""
+    """Return a column's name quoted as in SQL."""
     return "`" + name.replace("`", "``") + "`"

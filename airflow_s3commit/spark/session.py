@@ -36,15 +36,15 @@ ENDPOINT_URL = "spark.s3commit.endpoint.url"
 ENDPOINT_REGION = "spark.s3commit.endpoint.region"
 PATH_STYLE = "spark.s3commit.path.style"
 
-#: Spark's own key of the class that commits a write, and ours of the one for paths outside of the jobs'.
+#: Spark's own key for the class that commits a write, and ours for the class that does so outside of jobs.
 PROTOCOL = "spark.sql.sources.commitProtocolClass"
 OTHER_PROTOCOL = "spark.s3commit.pending.otherwise"
 
 #: Spark's own key of the extensions of a session, separated by commas.
 EXTENSIONS = "spark.sql.extensions"
 
-#: S3A's own key: it keeps pending uploads in mind instead of recording each on the store. For all buckets,
-#: because S3A's committers, for other paths of the application, ignore the same key for one bucket.
+#: S3A's own key: S3A remembers pending uploads instead of recording each on the store. It is set for all
+#: buckets, because S3A's committers, on other paths of the application, ignore it for a single bucket.
 IN_MEMORY = "spark.hadoop.fs.s3a.committer.magic.track.commits.in.memory.enabled"
 
 #: Who writes: this package's data source in Python, or Spark itself with the jar's commit protocol.
@@ -95,8 +95,8 @@ def committer_conf(
 
     With the writer ``spark`` the application is any Spark application, unchanged: what it writes to the
     destination or below stays pending, in every format that Spark has, and everything else is written as
-    before. It needs `airflow_s3commit.spark.pending_jar` among its jars, and S3A. When it has ended, seal the
-    stage with `Job.seal_stage`, without tasks. The confs of several jobs may be merged. If
+    before. It needs `airflow_s3commit.spark.pending_jar` among its jars, and S3A. When the application has
+    ended, seal the stage with `Job.seal_stage`, without tasks. The confs of several jobs may be merged. If
     the session needs other extensions, add them to the value of ``spark.sql.extensions``, after a comma.
 
     Args:
@@ -107,8 +107,8 @@ def committer_conf(
         region: The store's region.
         path_style: Whether the bucket goes into the path of a request; None for boto3's choice.
         writer: Who writes: ``python`` for this package's data source, ``spark`` for Spark itself.
-        object_options: Those of the job, for the writer ``spark``: S3A gets encryption and storage class, for
-            all that the application writes to the bucket. The writer ``python`` finds them by itself.
+        object_options: Those of the job, for the writer ``spark``: S3A gets encryption, storage class and ACL
+            for all that the application writes to the bucket. The writer ``python`` finds them by itself.
 
     Raises:
         InvalidOption: The writer is neither, or is ``spark`` and the job's staging is not below its
@@ -141,14 +141,14 @@ def pending_conf() -> dict[str, str]:
     """Return the Spark conf of a session that begins jobs itself, by `commit_job` or ``write_pending``.
 
     It must be there when the session starts, with the jar of `pending_jar`. If the session needs other
-    extensions, add them to the value of ``spark.sql.extensions``, after a comma. What is written for no job
-    is written as before; ``spark.s3commit.pending.otherwise`` names another protocol for it.
+    extensions, add them to the value of ``spark.sql.extensions``, after a comma. Writes that are for no job
+    happen as before; ``spark.s3commit.pending.otherwise`` names another protocol for them.
     """
     return {PROTOCOL: PROTOCOL_CLASS, EXTENSIONS: GUARD_CLASS, IN_MEMORY: "true"}
 
 
 def _s3a(reference: JobReference) -> str:
-    """Return the start of the Spark conf's keys of S3A for a job's bucket."""
+    """Return the prefix of the Spark conf's keys that configure S3A for a job's bucket."""
     return f"spark.hadoop.fs.s3a.bucket.{Destination.parse(reference.destination).bucket}."
 
 
@@ -187,7 +187,7 @@ def _conf_of_sparks_own(
 
 
 def getter_of(session: SparkSession) -> ConfGet:
-    """Return what looks up one key of a session, classic or Spark Connect; None for a key without a value."""
+    """Return a function that looks up one key of a session's conf, and returns None if it has no value."""
     return lambda key: session.conf.get(key, None)
 
 
@@ -257,7 +257,7 @@ def store_of_process(settings: StoreAddress) -> S3Store:
 def renewing_store(settings: StoreAddress) -> Iterator[None]:
     """Drop this process's store if the block raises `AccessDenied`, so that the next call connects anew.
 
-    A store keeps credentials of a file or the environment for ever. A Python worker whose credentials have
+    A store keeps credentials from a file or the environment for ever. A Python worker whose credentials have
     expired ends with its task, and the next worker loads new ones; a driver lives on.
     """
     try:
@@ -278,7 +278,7 @@ BATCHES_BY_COUNT = {
 
 
 def batch_conf(given: Collection[str]) -> dict[str, str]:
-    """Return settings to add to a Spark conf; empty if the conf sets a limit on Arrow batches.
+    """Return settings by which only rows limit Arrow batches, for a Spark conf; empty if it sets a limit.
 
     Args:
         given: The conf, or its keys.
@@ -298,11 +298,11 @@ def count_rows(session: SparkSession) -> bool:
 def rows_counted(session: SparkSession, schema: StructType) -> Iterator[None]:
     """Limit a session's Arrow batches by rows only, within the ``with`` block.
 
-    A schema with binary columns, whose values are often large, keeps the session's own limits. Another thread
-    that writes in the same session takes these for the session's own; if this block ends first, that write
-    is only slower.
+    With binary columns, whose values are often large, the session's own limits stay. Another thread that
+    writes in the same session takes the limits of this block for the session's own; if the block ends first,
+    that write is only slower.
     """
-    # A struct's field of this name counts too; the write is then only slower.
+    # A struct's field that is named binary matches too; the write is then only slower.
     has_binary = any(re.search(r"\bbinary\b", field.dataType.simpleString()) for field in schema.fields)
     changed = not has_binary and count_rows(session)
 

@@ -67,7 +67,7 @@ def _put(path: Path, content: bytes) -> None:
 
 
 def cache_directory() -> Path:
-    """Return the directory in which this package keeps files of a user."""
+    """Return the directory in which this package keeps a user's files."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airflow-s3commit"
 
 
@@ -113,11 +113,11 @@ class MissingLibrary(ImportError):
 
 
 def require_libraries() -> None:
-    """Check that the libraries are installed that this package needs in this kind of process.
+    """Check that the libraries that this package needs in this kind of process are installed.
 
     Raises `MissingLibrary` with the machine, its Python, and the command that installs them.
     """
-    # That module is imported in Spark's Python workers alone.
+    # Only Spark's Python workers import that module.
     names = ("boto3", "msgspec", *(["pyarrow"] if "pyspark.worker" in sys.modules else []))
     missing = [name for name in names if find_spec(name) is None]
     if missing:
@@ -136,7 +136,7 @@ PROTOCOL_CLASS = "s3commit.spark.PendingCommitProtocol"
 #: ``spark.sql.extensions``.
 GUARD_CLASS = "s3commit.spark.CatalogGuard"
 
-#: The services of the jar. Spark 4 loads the guard by itself if an application sets other extensions; a
+#: The services of the jar, by which Spark 4 loads the guard even if an application sets other extensions; a
 #: session of PySpark 3.5 does not.
 _SERVICES = {"org.apache.spark.sql.SparkSessionExtensionsProvider": GUARD_CLASS}
 

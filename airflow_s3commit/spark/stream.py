@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The run and the number of the last batch that this process has written, by the write: its batch 0.
+#: For each write, by its batch 0, the run and the number of the last batch that this process has written.
 _WRITTEN: dict[Batch, tuple[str, int]] = {}
 
 
@@ -78,12 +78,12 @@ def foreach_batch(
         options: Further options of the data source ``s3commit``, by the same names.
 
     Raises:
-        InvalidOption: An option is unknown or malformed, or the mode is another one. The function raises it
-            if the query's id is unknown, or the conf names a job; or if this run of the query has written the
-            batch under this name before; or if an overwrite would replace other data than it seems to, as in
-            `write_pending`.
+        InvalidOption: An option is unknown or malformed, or the mode is neither of the two. The function
+            raises it if the query's id is unknown, or the conf names a job; or if this run of the query has
+            written the batch under this name before; or if an overwrite would replace other data than it
+            seems to, as in `write_pending`.
         JobClosed: From the function: another driver of the same query has begun this batch meanwhile; or the
-            batch is committed and so is a later one, because the checkpoint is not the one that both are of.
+            batch is committed and a later one has begun, because the query runs from another checkpoint.
         S3CommitError: From the function: the batch could not be written or committed; see `write_pending` and
             `Job.commit`.
     """
@@ -162,7 +162,7 @@ def _query_id(session: SparkSession) -> str:
 def _run_id(session: SparkSession) -> str | None:
     """Return the id of this run of the query; None if the caller has replaced Spark's job group with its own.
 
-    Under Spark Connect a process calls the function, and serves one run.
+    Under Spark Connect it is empty, because the process that calls the function serves only one run.
     """
     if is_remote():
         return ""
@@ -235,7 +235,7 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
 
 
 def refuse_passed(store: ObjectStore, batch: Batch) -> None:
-    """Refuse a committed batch that is begun again although the next one was begun too.
+    """Refuse a committed batch that is begun again although the next batch has begun too.
 
     Spark begins a batch again only if it is the last of its checkpoint.
     """
@@ -252,7 +252,7 @@ def refuse_passed(store: ObjectStore, batch: Batch) -> None:
 def commit_batch(job: Job, token: str, tasks: Sequence[CommittedTask]) -> Manifest:
     """Seal and commit the job that `begin_batch` returned for a token. Repeatable.
 
-    Of a batch without rows the files are left out: a stateful query has such batches, and each would leave a
+    The files of a batch without rows are left out: a stateful query has such batches, and each would add a
     file without rows.
     """
     seal = job.seal_stage(STAGE, token, tasks)
@@ -260,7 +260,7 @@ def commit_batch(job: Job, token: str, tasks: Sequence[CommittedTask]) -> Manife
 
 
 def _is_committed(job: Job) -> bool:
-    """End an attempt of another driver, however far it is, and return whether it is committed. Repeatable."""
+    """End another driver's attempt, whatever its state, and return whether it is committed. Repeatable."""
     state = job.state()
     if state is not None and state.finished:
         return state.state == "committed"

@@ -1,4 +1,4 @@
-"""What the tasks of a write share, its plan, and what each does: writes rows as pending uploads."""
+"""The plan that the tasks of a write share, and what each task does: write its rows as pending uploads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def task_ids(target: Target, write_id: str, context: TaskContext | None) -> tuple[str, str, int, str]:
     """Return a task attempt's stage, stage attempt, partition and id; a frame without tasks has no context.
 
-    Digits of the driver's UUID of the write are in the id because Spark numbers the attempts of each
+    The id has digits of the driver's UUID of the write, because Spark numbers the attempts of each
     application from 0, and a restarted application has the same conf.
     """
     partition, number = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
@@ -85,7 +85,7 @@ def _local_dir(partition: int) -> str | None:
 #: Spark's names of types whose values change on the way through Arrow or pyarrow, or are lost.
 _REFUSED = re.compile(r"geometry|geography|time\(|variant|interval (year|month)")
 
-#: Spark's names of types of single values that its own partition columns cannot have.
+#: Spark's names of atomic types that its own partition columns cannot have.
 _NOT_IN_PATHS = re.compile("variant|string collate")
 
 #: The entry of a column's metadata with its id, which Spark's own writer puts into the file's schema.
@@ -97,8 +97,8 @@ def plan_table(schema: StructType, options: WriteOptions) -> TablePlan:
 
     Raises:
         UnsupportedPartition: A partition column is missing, or has a type that a partition cannot have.
-        UnsupportedColumn: There are no columns, a column has a type that Arrow or pyarrow cannot hold, or two
-            columns' names differ only in case.
+        UnsupportedColumn: There are no columns, a column has a field id or a type that Arrow or pyarrow
+            cannot hold, or two columns' names differ only in case.
     """
     _check_fields("the frame", schema)
     for field in schema.fields:
@@ -119,7 +119,7 @@ def plan_table(schema: StructType, options: WriteOptions) -> TablePlan:
 def partition_types(schema: StructType, names: Sequence[str]) -> tuple[pa.DataType, ...]:
     """Return the types of partition columns; text for a type that Arrow lacks.
 
-    Raises `UnsupportedPartition` for one that Spark's own writer refuses: equal values may differ as text.
+    Raises `UnsupportedPartition` for a type that Spark's own writer refuses: equal values may differ as text.
     """
     kinds = [schema[name].dataType for name in names]
     for name, kind in zip(names, kinds, strict=True):

@@ -3,8 +3,8 @@
 A write in Python needs no registration, because the tasks run a plain function. Each task returns its
 committed attempt, and Spark keeps the result of one successful attempt of each task.
 
-The jar keeps the files of Spark's own writers pending. It finds a write's job by the path among those that
-this module has begun in the driver's JVM, and by the thread if several have one destination.
+The jar keeps the files of Spark's own writers pending. Among the jobs that this module has begun in the
+driver's JVM, it finds a write's job by the path, and by the thread if several have that destination.
 """
 
 from __future__ import annotations
@@ -129,15 +129,15 @@ def write_pending(
             any, and other modes must not contradict it.
         job: The job to write for; by default the one in the Spark conf. The records that a `Job` knows are
             not read again.
-        stage: Name of the write's stage in the argument ``job``, by default ``spark``. The job in the conf
-            has its stage there too.
+        stage: Name of the write's stage in the argument ``job``, by default ``spark``. For a job in the conf,
+            the conf names the stage.
         stage_attempt: Id of the stage attempt, new in each run: letters and digits.
         cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file,
-            not one from each task with rows of it. Rows that should be sorted, or spread over several tasks,
-            are arranged by the caller, with False here.
+            not one from each task with rows of it. To sort the rows, or to spread a partition over several
+            tasks, arrange them yourself and pass False.
         format: ``parquet``; with the engine ``spark`` any format that Spark can write.
-        options: Further options of the data source ``s3commit``, by the same names. With the engine ``spark``
-            those of Spark's own writer.
+        options: Further options of the data source ``s3commit``, by the same names; with the engine ``spark``
+            the options of Spark's own writer.
         engine: ``python`` writes Parquet with pyarrow and boto3. ``spark`` writes with Spark's own writer and
             S3A; the session needs the conf of `pending_conf` and the jar of `pending_jar`.
 
@@ -202,9 +202,9 @@ def write_pending(
 
 
 def _runs_batch(session: Any) -> bool:
-    """Return whether this thread runs a batch of a streaming query, or the session is that of a running one.
+    """Return whether this thread runs a batch of a streaming query, or the session is a running query's.
 
-    A batch's DataFrame has the query's session in threads that the function starts, too.
+    In other threads that the batch's function starts, its DataFrame still has the query's session.
     """
     if not is_classic(session):
         return False
@@ -213,12 +213,12 @@ def _runs_batch(session: Any) -> bool:
     from py4j.protocol import Py4JError  # noqa: PLC0415 - Spark Connect's own client lacks it
 
     ours = session._jsparkSession  # noqa: SLF001 - there is no other way
-    # A vendor's Spark may have other names; then only the thread of a batch is known.
+    # A vendor's Spark may have other names; then only the thread of a batch is recognised.
     with suppress(Py4JError):
-        # Asked for its length first: to iterate takes 75 calls, for the error that ends it.
+        # Tested for emptiness first: iterating takes 75 calls, for the error that ends it.
         found = ours.sharedState().activeStreamingQueries()
         queries = found.values() if found else ()
-        # None is a query that has ended meanwhile, or the execution of one before its first batch.
+        # A query that has ended meanwhile is None, and so is a query's execution before its first batch.
         last = [query.lastExecution() for query in queries if query is not None]
         return any(one is not None and one.sparkSession().equals(ours) for one in last)
     return False
@@ -311,8 +311,8 @@ def commit_job(
     many jobs, for several destinations, one after the other or in several threads. It needs the conf of
     `pending_conf` and the jar of `pending_jar` from its start.
 
-    A write is for its thread's job if several jobs have the destination. Other threads that write must end
-    before the block does.
+    If several jobs have the destination, a write is for the job of its thread. Other threads that write must
+    end before the block does.
 
     Args:
         spark: The session, not one of Spark Connect.
@@ -361,7 +361,7 @@ def commit_job(
 
 @contextmanager
 def _writes_for(spark: SparkSession, jobs: Any, target: Target) -> Iterator[None]:
-    """Let this thread's writes to the job's destination be for the job."""
+    """Assign this thread's writes to the job's destination to the job, within the block."""
     context, job_id = spark.sparkContext, target.reference.job_id
     before = context.getLocalProperty(_OF_THREAD)
     jobs.begin(job_id, target.reference.destination, target.stage, target.stage_attempt)
@@ -377,7 +377,7 @@ def _writes_for(spark: SparkSession, jobs: Any, target: Target) -> Iterator[None
 
 
 def _jobs_of(spark: SparkSession) -> Any:
-    """Return the jar's jobs in the driver's JVM."""
+    """Return the jar's class ``Jobs`` in the driver's JVM; refuse a session that cannot have jobs."""
     if not is_classic(spark):
         raise InvalidOption(
             "a client of Spark Connect has no JVM in which jobs could begin: run the application on the"
@@ -400,9 +400,9 @@ def _jobs_of(spark: SparkSession) -> Any:
 def _saving(
     frame: DataFrame, partition_by: Sequence[str], name: str, options: Mapping[str, str], *, cluster: bool
 ) -> Callable[[str, bool], None]:
-    """Return what has Spark's own writer write a frame to a destination, and whether as an overwrite.
+    """Return a function of a destination and an overwrite flag that has Spark's own writer write a frame.
 
-    An overwrite replaces the partitions that get rows, unless an option decides.
+    An overwrite of a partitioned frame replaces the partitions that get rows, unless an option decides.
     """
     for option in options:
         if option.lower() in _ONLY_OURS:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.spark.session import ConfGet
 
-#: The settings that are followed, with the option that means the same.
+#: The settings that are followed, each with the option that means the same.
 _FOLLOWED = {
     setting: next(option for option in WRITE_OPTIONS if option.name == name)
     for setting, name in (
@@ -87,7 +87,7 @@ def with_file_settings(options: WriteOptions, conf: Mapping[str, str]) -> WriteO
     return options if table is options.table else replace(options, table=table)
 
 
-#: S3A's settings of stored objects; an older name of a setting after its own.
+#: S3A's settings of stored objects, each followed by its older name if it has one.
 _SETTINGS = (
     ("encryption.algorithm", "server-side-encryption-algorithm"),
     ("encryption.key", "server-side-encryption.key"),
@@ -99,7 +99,7 @@ _SETTINGS = (
 
 _NAMES = tuple(chain.from_iterable(_SETTINGS))
 
-#: Hadoop's own key of the same, for all file systems.
+#: Hadoop's own key of credential providers, for all file systems.
 _ALL_PROVIDERS = "hadoop.security.credential.provider.path"
 
 #: S3's names of server-side encryption, by Hadoop's.
@@ -107,8 +107,8 @@ _SSE = {hadoops: name for name, hadoops in HADOOPS_ENCRYPTION.items()}
 
 _PREFIX = "fs.s3a."
 
-#: Starts of Spark's keys that are read: without lists of jars and the like, because an answer of the JVM of
-#: more than 8 KiB takes 40 ms, in which each side waits for the other.
+#: Prefixes of Spark's keys that are read. Lists of jars and the like are left out, because an answer of the
+#: JVM of more than 8 KiB takes 40 ms, in which each side waits for the other.
 _OF_SPARK = ("spark.hadoop.", "spark.s3commit.", "spark.speculation", "spark.sql.")
 
 #: Hadoop's configuration files that Spark loads.
@@ -128,13 +128,13 @@ def s3a_settings(get: ConfGet, bucket: str) -> dict[str, str]:
 
 
 def _of_bucket(get: ConfGet, bucket: str, *names: str) -> str | None:
-    """Return S3A's setting for a bucket, by any of its names; the bucket's own override those of all."""
+    """Return a setting of S3A, by any of its names; one for the bucket overrides one for all buckets."""
     keys = (f"{_PREFIX}{scope}{name}" for scope in (f"bucket.{bucket}.", "") for name in names)
     return next((value for key in keys if (value := (get(key) or "").strip())), None)
 
 
 def with_s3a(options: ObjectOptions, settings: Mapping[str, str]) -> ObjectOptions:
-    """Return object options, with a session's S3A settings for those that are not set; or refuse these."""
+    """Return object options, with a session's S3A settings for unset ones; refuse unsupported settings."""
     fields: dict[str, Any] = {}
     if options.sse is None and "encryption.algorithm" in settings:
         fields |= _encryption(settings)
@@ -171,7 +171,7 @@ def _encryption(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def s3a_address(session: Any, bucket: str) -> StoreAddress:
-    """Return where S3A looks for a bucket, by a classic session's Hadoop configuration."""
+    """Return the address at which S3A looks for a bucket, from a classic session's Hadoop configuration."""
     first = partial(_of_bucket, _jvm_conf(session).get, bucket)
     endpoint = first("endpoint")
     if endpoint is not None and "://" not in endpoint:
@@ -182,7 +182,7 @@ def s3a_address(session: Any, bucket: str) -> StoreAddress:
 
 
 def conf_of(session: Any) -> dict[str, str]:
-    """Return what a session sets, with its Hadoop configuration; if remote with this machine's files."""
+    """Return what a session and its Hadoop configuration set; if remote, this machine's Hadoop files."""
     if is_classic(session):
         # Spark adds what the session sets to the Hadoop configuration that a write gets.
         conf = _jvm_conf(session)
@@ -196,7 +196,7 @@ def conf_of(session: Any) -> dict[str, str]:
 
 
 def is_classic(session: Any) -> bool:
-    """Return whether a session has a JVM in this machine, which a Spark Connect client lacks."""
+    """Return whether a session has a JVM on this machine, which a Spark Connect client lacks."""
     return getattr(session, "_jsparkSession", None) is not None
 
 
@@ -254,7 +254,7 @@ def _properties(path: Path) -> dict[str, str]:
 
 
 def _kept(properties: Mapping[str, str | None]) -> dict[str, str]:
-    """Return those of Hadoop's properties that a write follows or refuses: no others, such as credentials."""
+    """Return only those of Hadoop's properties that a write follows or refuses, so no credentials."""
     ends = tuple(f".{name}" for name in _NAMES)
 
     def is_kept(key: str) -> bool:
@@ -265,13 +265,13 @@ def _kept(properties: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _of_hadoop(session: Any, conf: Any) -> dict[str, str]:
-    # Hadoop itself sets hundreds of other keys, and to read each is a call of the JVM.
+    # Hadoop itself sets hundreds of other keys, and reading each takes a call of the JVM.
     found = {key: conf.get(key) for key in (*(f"{_PREFIX}{name}" for name in _NAMES), _ALL_PROVIDERS)}
     return _kept(found | _with_prefixes(session, conf, "parquet.", f"{_PREFIX}bucket."))
 
 
 def _with_prefixes(session: Any, conf: Any, *prefixes: str) -> dict[str, str]:
-    # To iterate over a map of Java's takes a call for each entry, and 75 more for the error that ends it.
+    # Iterating over a Java map takes a call for each entry, and 75 more for the error that ends it.
     to_scala = session.sparkContext._jvm.PythonUtils.toScalaMap  # noqa: SLF001 - as PySpark does
     found: dict[str, str] = {}
     for prefix in prefixes:
