@@ -20,7 +20,7 @@ from tests.crash.world import STEPS, Case, World, held_by, run_with_fault
 Record = Callable[[str, object], None]
 
 #: Every committer, mode, answer to a second completion, tracking, and form of the list of files; markers in
-#: partitions; several stages.
+#: partitions; several stages; Spark's own writers.
 CASES = [
     *(Case(*kind, "gone") for kind in product(("directory", "partitioned"), ("fail", "replace"))),
     Case("partitioned", "append"),
@@ -31,13 +31,20 @@ CASES = [
     Case("partitioned", "replace", "gone", apart=True, stages=True),
     Case("directory", "replace", publishes=True),
     Case("magic", "fail", apart=True, stages=True, publishes=True),
+    Case("partitioned", "replace", "gone", s3a=True),
+    Case("directory", "append", stages=True, s3a=True),
 ]  # fmt: skip
 
 STREAMED, MARKED, STAGED = CASES[5], CASES[7], CASES[9]
 
 POINTS = held_by(
     product(STEPS, CASES),
-    [*((step, STREAMED) for step in STEPS), ("commit", MARKED), ("commit", STAGED), ("commit", CASES[10])],
+    [
+        *((step, STREAMED) for step in STEPS),
+        ("commit", MARKED),
+        ("commit", STAGED),
+        *(("commit", case) for case in CASES[10:13:2]),
+    ],
 )
 
 

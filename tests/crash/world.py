@@ -25,7 +25,7 @@ from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
 from tests.crash.observed import Observed
 from tests.fakes import ManualClock
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, apart
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, apart, by_s3a
 from tests.protocol.published import columns
 
 DESTINATION = f"s3://{BUCKET}/{ROOT}"
@@ -70,6 +70,7 @@ class Case:
         apart: Whether its list of files is an object of its own.
         stages: Whether it has a second stage, and a lost attempt of the first that sealed the same files.
         publishes: Whether other engines see its commit; then nothing is there that it leaves in place.
+        s3a: Whether Spark's own writers upload its files, by S3A.
     """
 
     committer: Committer = "partitioned"
@@ -80,6 +81,7 @@ class Case:
     apart: bool = False
     stages: bool = False
     publishes: bool = False
+    s3a: bool = False
 
     @property
     def options(self) -> JobOptions:
@@ -98,7 +100,7 @@ class Case:
 
     def __str__(self) -> str:
         named = {"on s3": self.track == "s3", "marks": self.marks, "apart": self.apart, "stages": self.stages}
-        named["publishes"] = self.publishes
+        named |= {"publishes": self.publishes, "by S3A": self.s3a}
         names = [name for name, is_so in named.items() if is_so]
         return "-".join([self.committer, self.mode, self.repeat_complete, *names])
 
@@ -207,7 +209,8 @@ class World:
         self, store: Any, task: str, attempt: str, stage: str = "spark", stage_attempt: str = "1"
     ) -> CommittedTask:
         job, counts = self.job(store), stage_attempt == "1" and not attempt.startswith("twin")
-        with job.task_attempt(stage, stage_attempt, task, attempt, threads=0, min_part_bytes=1) as writer:
+        ids = (stage, stage_attempt, task, attempt)
+        with by_s3a(self.case.s3a), job.task_attempt(*ids, threads=0, min_part_bytes=1) as writer:
             for path, body in TASKS[task].items():
                 with writer.open(path) as file:
                     file.write(body if counts else b"does not count")

@@ -20,6 +20,8 @@ from airflow_s3commit.protocol.model.codec import encode, sha256
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.steps import files as file_lists
+from airflow_s3commit.protocol.steps import output_file
+from airflow_s3commit.protocol.steps.output_file import OutputFile
 from airflow_s3commit.store.base import DeleteFailure, ObjectStore, ObjectToDelete
 from airflow_s3commit.testing import Crash, FaultyStore, StoreCall
 from tests.fakes import ManualClock
@@ -38,6 +40,7 @@ __all__ = [
     "WatchedStore",
     "an_id",
     "apart",
+    "by_s3a",
     "named",
     "once",
 ]
@@ -100,6 +103,20 @@ def apart(when: bool = True) -> Iterator[None]:
     limit = -1 if when else file_lists.WITHIN_BYTES
     with patch.object(file_lists, "WITHIN_BYTES", limit):
         yield
+
+
+@contextmanager
+def by_s3a(when: bool = True) -> Iterator[None]:
+    """Let task attempts upload as S3A does for Spark's own writers: objects carry nothing of the job."""
+    made = OutputFile._record
+
+    def bare(*arguments: Any, **more: Any) -> PendingUpload:
+        return msgspec.structs.replace(made(*arguments, **more), s3commit=None)
+
+    with patch.object(OutputFile, "_record", bare if when else made):
+        metadata = (lambda *_: {}) if when else output_file.object_metadata
+        with patch.object(output_file, "object_metadata", metadata):
+            yield
 
 
 def an_id(name: str) -> str:

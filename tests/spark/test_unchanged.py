@@ -174,6 +174,11 @@ def test_a_killed_driver_leaves_nothing_unwanted(night: Night, tmp_path: Path) -
     assert len(night.rows_there("static", tmp_path / "there")) == ROWS["static"]
     for table in ("partition", "added"):
         assert night.lake(table).pending()
+    # An abort takes back what a commit that stopped half-way has published.
+    jobs["saved"].seal_stage("load", "1")
+    jobs["saved"].seal()
+    assert jobs["saved"].complete_part(0, 2) > 0
+    assert night.lake("saved").visible() != before["saved"]
     for table, job in jobs.items():
         job.abort()
         lake = night.lake(table)

@@ -109,16 +109,6 @@ def object_metadata(destination: Destination, job_id: str, upload: str) -> dict[
     return {JOB_METADATA: job_id, UPLOAD_METADATA: upload, PLACE_METADATA: place}
 
 
-def is_written_here(existing: ObjectInfo, destination: Destination) -> bool:
-    """Return whether a job wrote an object to this destination, by its metadata; not so for a copy.
-
-    Objects that Hadoop uploaded name no destination: they count as written here.
-    """
-    metadata = existing.metadata
-    place = text_digest(destination.uri).hex()
-    return JOB_METADATA in metadata and metadata.get(PLACE_METADATA, place) == place
-
-
 def why_not(layout: Layout, record: JobRecord | None, thing: Thing) -> str | None:
     """Return why a job may not destroy a thing; None if it may. Its record is verified, or None if gone."""
     if thing.kind == "record":

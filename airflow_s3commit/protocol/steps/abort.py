@@ -154,7 +154,8 @@ def _published(context: JobContext) -> Iterator[ObjectToDelete]:
 
     Only sealed files are completed, so without a seal there are none. A name with the job's id is not enough:
     files that were copied here with a dataset keep their names. They carry another destination, or the first
-    entry lists them.
+    entry lists them. Those of Spark's own writers carry nothing: they need the job's record or seal as well,
+    which name this destination.
     """
     try:
         seal = find_seal(context)
@@ -165,7 +166,8 @@ def _published(context: JobContext) -> Iterator[ObjectToDelete]:
         if seal is None:
             return
         partitions = list(seal.record.partitions)
-    for info in written_here(context, context.job_id, _named(context, partitions)):
+    named, is_of_here = _named(context, partitions), context.record is not None or partitions is not None
+    for info in written_here(context, context.job_id, named, unmarked=is_of_here):
         yield ObjectToDelete(info.key, info.etag)
 
 

@@ -28,7 +28,7 @@ from airflow_s3commit.exceptions import (
     Unavailable,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.removal import JOB_METADATA, is_written_here
+from airflow_s3commit.protocol.metadata.removal import JOB_METADATA, PLACE_METADATA
 from airflow_s3commit.protocol.model.codec import (
     KIB,
     LINE_BYTES,
@@ -214,14 +214,20 @@ def _list_directories(context: JobContext, directories: Iterable[str]) -> Iterat
         yield from rest
 
 
-def written_here(context: JobContext, job_id: str, objects: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield those objects that the job wrote to this destination, by their metadata: a copy stays."""
+def written_here(
+    context: JobContext, job_id: str, objects: Iterable[ObjectInfo], *, unmarked: bool = False
+) -> Iterator[ObjectInfo]:
+    """Yield those objects that the job wrote to this destination, by their metadata: a copy stays.
+
+    Objects that Spark's own writers upload have no metadata: they are left out, unless ``unmarked``.
+    """
+    owner, place = job_id if unmarked else None, text_digest(context.layout.destination.uri).hex()
     for batch in in_batches(objects, _BATCH):
         calls = [(info, Head(context.bucket, info.key)) for info in batch]
         for _, found in outcomes(context.store, calls, NoSuchKey):
-            if not isinstance(found, ObjectInfo) or found.metadata.get(JOB_METADATA) != job_id:
+            if not isinstance(found, ObjectInfo) or found.metadata.get(JOB_METADATA, owner) != job_id:
                 continue
-            if is_written_here(found, context.layout.destination):
+            if found.metadata.get(PLACE_METADATA, place) == place:
                 yield found
 
 
