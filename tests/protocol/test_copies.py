@@ -115,6 +115,18 @@ def test_a_copy_is_recognised() -> None:
             step()
 
 
+def test_a_record_that_names_no_staging_prevents_no_abort() -> None:
+    """It is as good as a damaged one: the job is aborted, and its output taken back."""
+    lake = half_committed()
+    key = lake.open_key("job.json")
+    record = json.loads(lake.store.get(BUCKET, key).body)
+    lake.store.put(BUCKET, key, json.dumps({**record, "staging": "no place"}).encode())
+    with pytest.raises(InvalidRecord, match="names no staging"):
+        lake.job().commit()
+    lake.job().abort()
+    assert (lake.data(), pending(lake), lake.staging()) == (OLD, [], [])
+
+
 def test_a_copied_record_aborts_nothing() -> None:
     """Where a job's record was copied without a log, an abort is refused, and begins no log."""
     copy = copied(half_committed(), only=lambda key: key.endswith(f"open/{OURS}/job.json"))

@@ -19,6 +19,7 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import (
     DidNotHappen,
     ForeignRecord,
+    InvalidDestination,
     InvalidRecord,
     NoSuchKey,
     OutcomeUnknown,
@@ -103,7 +104,10 @@ class JobContext:
         """Return the context with the staging that a record names; `InvalidRecord` if it cannot be its."""
         if uri in ("", self.layout.staging.uri):
             return self
-        layout = Layout(self.layout.destination, Destination.parse(uri), self.job_id)
+        try:
+            layout = Layout(self.layout.destination, Destination.parse(uri), self.job_id)
+        except InvalidDestination as error:
+            raise InvalidRecord(f"{self.name}: its record names no staging: {error}") from error
         return replace(self, layout=layout)
 
     def staging_uri(self, key: str) -> str:
