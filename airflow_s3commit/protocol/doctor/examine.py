@@ -49,7 +49,7 @@ class Check(Struct, frozen=True, kw_only=True):
     Attributes:
         place: URI of the checked destination or staging root.
         verdict: ``ok``; ``warning``: jobs work, with a drawback; ``failed``: jobs will fail; ``skipped``: a
-            check that this one depends on did not succeed.
+            check that this one depends on failed or was itself skipped.
         says: The finding, in a sentence.
         remedy: What to do about it; None if nothing.
     """
@@ -89,16 +89,16 @@ def examine(
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
 ) -> Diagnosis:
-    """Check at a destination, and at its jobs' staging root, everything that jobs do there. Repeatable.
+    """Try everything that jobs do at a destination and at their staging root. Repeatable.
 
     Whole jobs run in a hidden directory: commits, a replace, an abort, a sweep. The destination's data is not
     changed. The objects and uploads of the checks are removed at the end; if that fails, the last check says
-    so. An error of the store is not raised: it fails its check.
+    so. An error of the store is not raised: it fails the check that met it.
     """
     name, clock = f"doctor-{new_id()}", clock or SystemClock()
     options = object_options or ObjectOptions()
     store = with_headers(store, options.of_records)
-    # What was learned of the store before is tried anew.
+    # Forget what earlier requests showed of the store: the probes must find it out anew.
     store.profiles[destination.bucket] = StoreProfile()
     home = destination.below(HOME).below(name)
     probes = [*RECORD_PROBES, *DATA_PROBES, REHEARSAL]
@@ -169,7 +169,7 @@ _SECONDS = 2.0
 
 
 def _rehearse(sandbox: Sandbox) -> Finding:
-    """Two jobs append, one replaces, one is aborted and one swept."""
+    """Run whole jobs: two append, one replaces, one is aborted and one is swept."""
     sandbox.rehearsed = True
     trial = replace(sandbox, home=sandbox.home.below("rehearsal"))
     conflict_modes: tuple[ConflictMode, ...] = ("append", "append", "replace")
@@ -183,7 +183,7 @@ def _rehearse(sandbox: Sandbox) -> Finding:
     if report.uploads < 1 or _files(trial) != files:
         return Finding("failed", f"an abort found {report.uploads} of 1 pending uploads", RECORD_UPLOADS)
     _leave(trial)
-    # Times have whole seconds, or finer ones in listings than in responses.
+    # Times are whole seconds, or finer in listings than in responses: a new one may follow the store's time.
     sandbox.clock.sleep(_SECONDS)
     swept = sweep(trial.store, trial.home, older_than=0, dry_run=False, clock=trial.clock)
     if swept.failures:
@@ -244,7 +244,7 @@ def _try_options(options: ObjectOptions, sandbox: Sandbox) -> Finding:
 
 
 def _lost(options: ObjectOptions, info: ObjectInfo) -> Iterator[tuple[str, str | None]]:
-    """Yield the headers that an object should have by its options, and has not; each with its value."""
+    """Yield each header that the options ask for and the object lacks, with the value that it has instead."""
     found = {**info.headers, **{f"{METADATA_PREFIX}{name}": value for name, value in info.metadata.items()}}
     expected = {header: value for header, value in options.of_data.items() if _is_shown(header, value)}
     if options.tags:
@@ -256,7 +256,7 @@ def _lost(options: ObjectOptions, info: ObjectInfo) -> Iterator[tuple[str, str |
 
 
 def _is_shown(header: str, value: str) -> bool:
-    """Return whether a store shows this header of an upload on its object."""
+    """Return whether a store shows this header of an upload on the finished object."""
     if header in ("x-amz-acl", "x-amz-tagging") or (header.startswith(_SSE) and "alias/" in value):
         return False
     # AWS sends no storage class for its default.

@@ -1,4 +1,4 @@
-"""The IAM policies of the two roles, as AWS reads them."""
+"""The IAM policies of a pipeline's two roles, executors and committer, as AWS reads them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ObjectOptions
 from airflow_s3commit.protocol.model.layout import DELTA_LOG, HOME, MAGIC_PREFIX, SUCCESS
 
-#: Fewest days after which a rule may remove pending uploads without danger to jobs that wait for an audit.
+#: Fewest days after which a lifecycle rule may remove pending uploads: a job may have to wait for an audit.
 SAFE_DAYS = 2
 
 #: What both roles do to objects below a destination.
@@ -17,7 +17,7 @@ _DATA_ACTIONS = ("s3:AbortMultipartUpload", "s3:GetObject", "s3:ListMultipartUpl
 #: What both roles do to pendingsets and seals of stages.
 _STAGING_ACTIONS = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 
-#: What nobody but the committer may do to its records, to markers and to what other engines read.
+#: What only the committer may do to its records, to markers and to what other engines read.
 _WRITES = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:PutObject")
 
 
@@ -31,12 +31,12 @@ def iam_policies(
     """Return identity-based policies with the least permissions that the roles of a pipeline need.
 
     ``executors`` is for the processes that write: Spark's driver and executors, and tasks in Python. They
-    write data and what is in the stagings of jobs. Of the records of the destination they read which jobs
-    have ended, and how a job is set up. ``committer`` is for those that set up, seal, commit, abort and
-    sweep: Airflow's workers.
+    write data, and records in the jobs' stagings. Of the destination's records they read receipts, to see
+    which jobs have ended, and job records. ``committer`` is for the processes that set up, seal, commit,
+    abort and sweep: Airflow's workers.
 
-    Object permissions are limited to the destination and the staging. Those to list are not: S3 grants a HEAD
-    of the bucket, a 404 for a missing object, and the list of pending uploads only for a whole bucket.
+    Permissions on objects are limited to the destination and the staging. List permissions are not: S3 grants
+    a HEAD of the bucket, a 404 for a missing object, and the list of pending uploads only for a whole bucket.
 
     Args:
         staging_root: The directory of the jobs' stagings, if not below the destination.
@@ -100,7 +100,7 @@ def _bucket(partition: str, bucket: str) -> str:
 
 
 def _arn(partition: str, bucket: str, prefix: str, end: str) -> str:
-    """Return a pattern of keys: a prefix as it is, and an end with wildcards."""
+    """Return the ARN pattern of some keys: ``prefix`` is taken literally, ``end`` may have wildcards."""
     # IAM takes its wildcards and variables literally only in this form.
     literal = "".join(f"${{{char}}}" if char in "*?$" else char for char in prefix)
     return f"{_bucket(partition, bucket)}/{literal}{end}"

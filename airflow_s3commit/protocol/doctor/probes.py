@@ -1,7 +1,7 @@
-"""Probes of a store: each performs one operation that jobs rely on, on objects in a directory of its own.
+"""Probes of a store: each tries one operation that jobs rely on, with objects in a sandbox directory.
 
 No answer is trusted: each is compared with what was sent, and with what other requests say. A probe returns a
-`Finding`, or raises `StoreUnsuitable` or an error of the store. `examine` removes what it leaves.
+`Finding`, or raises `StoreUnsuitable` or an error of the store. `examine` removes what the probes leave.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Finding(NamedTuple):
 class Sandbox:
     """A directory below a destination for the objects and uploads of probes, which it can remove again.
 
-    ``rehearsed`` says whether jobs ran in it, whose objects and uploads have names of their own.
+    ``rehearsed`` says whether jobs ran in it: what they leave has names that only a listing shows.
     """
 
     store: ObjectStore
@@ -61,7 +61,7 @@ class Sandbox:
     home: Destination
     clock: Clock
     rehearsed: bool = False
-    #: The keys of objects, and of uploads; the credentials need not reach uploads where there are none.
+    #: Keys of objects, and keys with uploads: where none was begun, credentials need no right to list any.
     _keys: set[str] = field(default_factory=set)
     _begun: set[str] = field(default_factory=set)
 
@@ -71,14 +71,14 @@ class Sandbox:
         return self.home.bucket
 
     def key(self, name: str, *, uploads: bool = False) -> str:
-        """Return a key, and note it for `clear`. Call this before an object or an upload has it."""
+        """Return a key, and note it for `clear`. Call this before creating the object or the upload."""
         key = self.home.key(name)
         self._keys.add(key)
         self._begun |= {key} if uploads else set()
         return key
 
     def put(self, name: str) -> tuple[str, str]:
-        """Write an object, over an existing one too; return its key and ETag."""
+        """Write an object, overwriting an existing one; return its key and ETag."""
         key = self.key(name)
         return key, self.store.put(self.bucket, key, BODY).etag
 
@@ -121,23 +121,23 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A named probe; those that it ``needs`` must succeed before it can run."""
+    """A named probe. It is skipped if a probe that it ``needs`` failed or was skipped."""
 
     name: str
     run: Callable[[Sandbox], Finding]
     needs: tuple[str, ...] = ()
 
 
-#: What follows a probe's key in a name that some stores decode, fold or compose; and that name, folded.
+#: A suffix for keys, which some stores decode, fold or compose; and the same suffix, folded.
 ODD_NAME, _FOLDED = "-A+b%20c=\u00e9", "-a+B%20C=e\u0301"
 
-#: Objects or uploads of a listing that is tried, and how many of them are on a page.
+#: Number of objects or uploads in a listing under test, and how many of them are on a page.
 _LISTED, _PAGE = 5, 2
 
-#: Concurrent writes under one condition, and how often they are tried.
+#: Number of concurrent writes under one condition, and of rounds of such writes.
 _WRITERS, _ROUNDS = 8, 6
 
-#: Seconds between the times of a response and of a new object in a listing; the object took seconds at most.
+#: Most seconds between a response's time and a new object's time in a listing; the write took a few at most.
 _MOST_APART = 60.0
 
 #: What to do where an abort or a sweep does not see all pending uploads.
@@ -212,7 +212,7 @@ def _pages(sandbox: Sandbox) -> Finding:
     keys = [sandbox.put(f"listed={number}{ODD_NAME}")[0] for number in range(_LISTED)]
     prefix = sandbox.home.key("listed=")
     where = join_uri(sandbox.bucket, prefix)
-    # On one page too: a store may end a listing where nobody asks for pages. Logs are listed from a key on.
+    # Also without a page size: a store may cut such a listing short. And from a key on, as logs are listed.
     for page, after in ((_PAGE, None), (None, None), (None, keys[0])):
         expected = [key for key in keys if key > (after or "")]
         shown = f"a listing of {where}"
@@ -232,10 +232,10 @@ def _pages(sandbox: Sandbox) -> Finding:
 
 
 def _fencing(sandbox: Sandbox) -> Finding:
-    """Try conditional writes by several writers of one key at once, as committers are.
+    """Try conditional writes of one key by several writers at once, as concurrent committers send them.
 
-    Some stores compare first and write later: one request at a time is refused as it should be, and of
-    several at once more than one succeeds.
+    Some stores compare first and write later: they refuse a single request as they should, but let more than
+    one of several concurrent requests succeed.
     """
     key = sandbox.key("fencing")
     missing = []
@@ -252,13 +252,13 @@ def _fencing(sandbox: Sandbox) -> Finding:
 
 
 def _one_wins(sandbox: Sandbox, key: str, *, is_swap: bool) -> bool:
-    """Return whether of several conditional writes of a key no more than one succeeds, and at times one."""
+    """Return whether at most one of the concurrent writes succeeds in each round, and one in some round."""
     store, bucket, has_won = sandbox.store, sandbox.bucket, False
     for _ in range(_ROUNDS):
         store.delete(bucket, key)
         etag = store.put(bucket, key, BODY).etag if is_swap else None
         write = partial(_write_if, store, bucket, key, etag)
-        # None succeeds if its answer was lost, and its retry refused.
+        # A round may have no winner, if the answer to a write was lost and the retry was refused.
         won = [made for made in in_threads(write, range(_WRITERS), _WRITERS) if made is not None]
         if won and won != [store.head(bucket, key).etag]:
             return False
@@ -267,9 +267,9 @@ def _one_wins(sandbox: Sandbox, key: str, *, is_swap: bool) -> bool:
 
 
 def _write_if(store: ObjectStore, bucket: str, key: str, etag: str | None, number: int) -> str | None:
-    """Write over an ETag, or create what is missing if it is None; return the new ETag, None if refused."""
+    """Overwrite the object with this ETag, or create it if None; return the new ETag, or None if refused."""
     try:
-        # With content of its own: the same content may have the same ETag again.
+        # Each write has its own content: the same content may have the same ETag again.
         body = b"%d" % number
         return store.put(bucket, key, body, if_none_match=etag is None, if_match=etag).etag
     except (PreconditionFailed, StoreRejected):
@@ -277,7 +277,7 @@ def _write_if(store: ObjectStore, bucket: str, key: str, etag: str | None, numbe
 
 
 def _refuses_missing(sandbox: Sandbox, key: str) -> bool:
-    # Some stores write what is missing whatever the condition is.
+    # Some stores create a missing object whatever the condition is.
     sandbox.store.delete(sandbox.bucket, key)
     try:
         sandbox.store.put(sandbox.bucket, key, BODY, if_match=NO_ETAG)
@@ -294,7 +294,7 @@ def _conditional_delete(sandbox: Sandbox) -> Finding:
     )
     store, bucket = sandbox.store, sandbox.bucket
     before = store.profiles[bucket]
-    # So that it sends the condition, without comparing the ETag first.
+    # Make the client send the condition, rather than compare the ETag itself first.
     store.profiles[bucket] = replace(before, conditional_delete=True)
     try:
         store.delete(bucket, key, if_match=NO_ETAG)
@@ -345,7 +345,7 @@ def _complete(sandbox: Sandbox) -> Finding:
 
 
 def _abort(sandbox: Sandbox) -> Finding:
-    """Abort an upload over an object: names of Hadoop's files may repeat."""
+    """Abort an upload to the key of an object, which must stay: names of Hadoop's files may repeat."""
     store, bucket = sandbox.store, sandbox.bucket
     key, before = sandbox.put("aborted")
     where = join_uri(bucket, key)

@@ -5,12 +5,12 @@ becomes a committed task of one stage. Everything is read and checked before any
 depend on Hadoop's files alone, so a process that resumes after a crash, or runs beside another, writes the
 same bytes.
 
-Hadoop's files in a magic directory, which is the staging of our job too, name the uploads that do not count;
-files of another directory are copied into a stage that is not sealed. The end of the job aborts these, and
-removes the magic directory. A staging committer's directory belongs to its cluster and stays.
+The end of our job aborts the uploads that do not count. In a magic directory, which is our job's staging too,
+Hadoop's own files name them; files of another directory are copied into a stage that is not sealed. The end
+also removes the magic directory. A staging committer's directory belongs to its cluster and stays.
 
-Names of Hadoop's files may repeat, and do not show whose they are. So nothing is published over an object of
-another writer, or over a file of the table.
+Names of Hadoop's files may repeat, and do not show which job wrote them. So nothing is published over an
+object of another writer, or over a file of the table.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-#: The stage of the tasks that count, and the one of copied files that do not.
+#: The stage of the tasks that count, and the stage of copied files that do not count.
 _STAGE, _LEFTOVERS = "hadoop", "hadoop.leftovers"
 
 _NEUTRAL = JobOptions(committer="magic", conflict_mode="append")
@@ -81,11 +81,11 @@ class Adoption:
             directory.
         options: Options of the commit; by default in conflict mode ``append``.
         expect_tasks: Number of the job's tasks: a commit of more or fewer is refused.
-        accept_partial: Commit although task numbers below the greatest have no pendingset. With the magic
-            committer these tasks did not commit, as it writes one even for a task without output. With the
-            staging committers they may have had no output.
-        older_than: Seconds without activity below which the job is refused, because it may be alive; by
-            default the caller knows that it is dead.
+        accept_partial: Commit although task numbers below the greatest have no pendingset. The magic
+            committer writes one even for a task without output, so there these tasks did not commit. With
+            the staging committers they may have had no output.
+        older_than: Seconds without activity below which the job is refused, because it may be alive. The
+            default trusts the caller that it is dead.
         force: End a job that may be alive, and skip unreadable files: in a commit those that do not count, in
             an abort any. The uploads that only these files list stay pending until a sweep.
 
@@ -150,7 +150,7 @@ class Adoption:
                 destination.
             DuplicateOutput: Two tasks write one key, or one task has two pendingsets.
             DestinationNotEmpty: The conflict mode is ``fail``, and there is data; or an object of another
-                writer, or a file of the table, has the key of one of its files.
+                writer, or a file of the table, has the key of one of the job's files.
             AuditFailed: Tasks are missing, or their number is not the expected one.
             JobClosed: No task committed; or the job may be alive; or it was aborted.
             InvalidOption: The table is published, or would be; Hadoop records no columns.
@@ -187,11 +187,11 @@ class Adoption:
         return abort(self._context, "adopted from Hadoop to be aborted")
 
     def clean_up(self) -> int:
-        """Remove the magic directory of a successful job, and abort its leftover uploads; return how many.
+        """Remove a successful job's magic directory, and abort its leftover uploads; return how many.
 
         For a sweep. What the job published stays, and so does everything else outside the magic directory.
-        Nothing is changed if the job is not successful (`JobClosed`), or a file in its directory may be data,
-        or cannot be read (`InvalidRecord`).
+        Raises `JobClosed` if the job is not successful, and `InvalidRecord` if a file in its directory may be
+        data or cannot be read; nothing is changed then.
         """
         context, survey, job = self._context, self._survey, self.job
         if job is None:
@@ -207,7 +207,7 @@ class Adoption:
             for upload in pendingset.commits
             if upload_digest(upload.destinationKey, upload.uploadId) not in survey.counted
         }
-        # Its names do not show whose its uploads are, as those of an adopted job.
+        # Treated as an adopted job's: the names of Hadoop's files do not show whose the uploads are.
         record = JobRecord(**context.layout.place, options=_NEUTRAL, adopted=True, created=0, nonce="-")
         aborted = abort_uploads(replace(context, record=record), leftover)
         listed = context.store.list_objects(context.staging_bucket, context.layout.staging.prefix)
@@ -216,7 +216,7 @@ class Adoption:
 
     @contextmanager
     def _preparing(self, *, commit: bool) -> Iterator[None]:
-        """Ignore an error if another process has ended the job as wanted, and removed what this one reads."""
+        """Ignore an error if another process has ended the job as wanted, and so removed files read here."""
         with naming(self._context, "adoption"):
             try:
                 yield
@@ -228,7 +228,7 @@ class Adoption:
 
     @property
     def _survey(self) -> Survey:
-        """What Hadoop's files say, which are read at the first use."""
+        """What Hadoop's files say. They are read at the first use."""
         if self._surveyed is None:
             home = self._context.layout.destination
             self._surveyed = Survey(self.store, home, self._context.job_id, self.pendingsets_uri)
@@ -240,13 +240,13 @@ class Adoption:
         return look_up_end(self._context, self._context.record)
 
     def _check(self, *, commit: bool) -> Entry | None:
-        """Raise if the job must not be committed, or aborted; return the entry that did so, if one has."""
+        """Raise if the job must not be ended this way; return the entry that already ended it so, if any."""
         end, context = self._end(), self._context
         if end is not None and (end.kind == "commit") != commit:
             refuse_ended(context, end)
         if end is not None or not ((survey := self._survey).job.files or commit):
             return end
-        # What was published since its seal, our commit has published.
+        # Once our job is sealed, our own commit may have published uploads: do not go by Hadoop's status.
         if find_seal(context) is None:
             refuse_end(survey.job, adopts=True, older_than=self.older_than, force=self.force)
         if context.record is not None and commit and context.record.options != self.options:
@@ -282,11 +282,11 @@ class Adoption:
         self._refuse_listed(self._survey.keys)
 
     def _refuse_listed(self, keys: Container[bytes]) -> None:
-        """Refuse keys of files of the table, of other jobs: the table would list them twice."""
+        """Refuse keys of table files that other jobs committed: the table would list them twice."""
         store, home = self._context.store, self._context.layout.destination
         table = read_table(store, home)
         commits = table.commits()
-        # The names of all other jobs' files have these jobs' ids.
+        # Files of other jobs that were not adopted have these jobs' ids in their names, and cannot collide.
         others = (
             table.sources[number]
             for number in commits
@@ -324,7 +324,7 @@ class Adoption:
         self._context = self._context.as_recorded(stored.record, stored.sha256)
 
     def _copy(self, files: Iterable[HadoopFile]) -> None:
-        """Copy files for the end of our job to abort their uploads; in a magic directory it finds them."""
+        """Copy files, so that the end of our job aborts their uploads; in a magic directory it finds them."""
         if self._survey.uri != self._context.layout.staging.uri:
             for file, pendingset in self._read(files, forgiving=self.force):
                 self._import(file, pendingset, _LEFTOVERS, text_digest(file.key).hex())
@@ -364,7 +364,7 @@ class Adoption:
 def refuse_end(job: HadoopJob, *, adopts: bool = False, older_than: float = 0.0, force: bool = False) -> None:
     """Raise if a job must not be ended: it is successful, or may be alive, which ``force`` ignores.
 
-    Or it has published uploads, and no adoption ends it, which finishes or takes back what is published.
+    Or it is half-published, and the caller does not adopt it: only an adoption finishes it or takes it back.
     """
     verdict, name = classify(job, older_than=older_than), f"Hadoop job {job.job_id}"
     if verdict.status == "successful":
@@ -380,7 +380,7 @@ def refuse_end(job: HadoopJob, *, adopts: bool = False, older_than: float = 0.0,
 
 
 def _refuse_commit(job: HadoopJob, *, accept_partial: bool, expect_tasks: int | None) -> None:
-    """Raise if a job lacks tasks that a commit needs."""
+    """Raise if a job has no files or committed tasks, another number of tasks than expected, or gaps."""
     name = f"Hadoop job {job.job_id}"
     if not job.files:
         raise NoSuchJob(

@@ -1,4 +1,4 @@
-"""Jobs of Hadoop's S3A committers: their files, what became of the uploads that these list, and their status.
+"""Jobs of Hadoop's S3A committers: their files, the fates of the uploads that the files list, their status.
 
 There are two layouts of files, the same in Hadoop 3.3.7 to 3.5:
 
@@ -9,12 +9,12 @@ There are two layouts of files, the same in Hadoop 3.3.7 to 3.5:
   it on S3. It has a file for every committed task, whose name is the task's id without a suffix. Its own
   ``_temporary/`` has one for every attempt that was about to commit.
 
-Hadoop's committers name data as the application does, so only these files tell whose an upload is. They do
-not show the status: they are there while a job runs, after its driver died at any time, and, as of Hadoop
+Hadoop's committers name data as the application does, so only these files tell whose an upload is. The files
+do not show the status: they are there while a job runs, after its driver died at any time, and, as of Hadoop
 3.4.2, after a success if ``fs.s3a.committer.magic.cleanup.enabled`` is false.
 
-An object belongs to an upload if it has its size, and the multipart ETag that follows from its parts. Where a
-store computes ETags differently, an object of the right size may belong to it, and is not deleted.
+An object belongs to an upload if it has its size and the multipart ETag that follows from the parts. Where a
+store computes ETags differently, an object of the right size may belong to the upload, and is not deleted.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class HadoopFile:
         return join_uri(self.bucket, self.key)
 
 
-#: Objects in a job's directory, each with what it is; None for one that does not list uploads.
+#: Objects in a job's directory, each with the file that it is; None for one that does not list uploads.
 _Listed: TypeAlias = list[tuple[ObjectInfo, HadoopFile | None]]
 
 
 def _files_in(store: ObjectStore, directory: Destination, job_id: str, *, is_magic: bool) -> _Listed:
-    """List the files of one job in a directory, and in its magic one what else is there of the job."""
+    """List the files of one job in a directory; in its magic directory, also other objects of its runs."""
     numbered, listed = _RUN_IN_PREFIX.search(directory.prefix), _Listed()
     run = int(numbered[1]) if numbered is not None else 0
     for info in store.list_objects(directory.bucket, directory.key("job-" if is_magic else "")):
@@ -100,9 +100,9 @@ def _files_in(store: ObjectStore, directory: Destination, job_id: str, *, is_mag
 
 
 def _file_at(bucket: str, key: str, run: int, path: str, *, is_magic: bool) -> HadoopFile | None:
-    """Return the file at a path in a directory; None for other objects, as empty markers of written files."""
+    """Return the file at a path in a directory; None for others, such as empty markers of written files."""
     above, _, name = path.rpartition("/")
-    # Only in a magic directory the suffix tells the pendingset of a committed task.
+    # Only in a magic directory is a committed task's pendingset known by its suffix.
     if path and "/" not in path and (path.endswith(PENDINGSET_SUFFIX) or not is_magic):
         return HadoopFile(bucket, key, path.removesuffix(PENDINGSET_SUFFIX), run, is_committed=True)
     is_attempts = path.startswith("tasks/") and path.endswith(PENDING_SUFFIX)
@@ -124,12 +124,12 @@ class HadoopJob:
         others: Number of uploads that do not count, which a commit would abort.
         gaps: Number of missing task numbers: those below the greatest without a pendingset.
         missing: The first of these task numbers.
-        pending: How many of the uploads that count are pending. Of the others,
-        published: those whose object exists;
-        uncertain: those with an object of the same size, whose ETag is no proof;
-        lost: and those without an object.
-        whole: Whether every upload was checked; otherwise these numbers are lower bounds.
-        marker: Whose the ``_SUCCESS`` at the destination is.
+        pending: Number of uploads that count and are pending. Those that are not pending are
+        published: if their object exists;
+        uncertain: if an object of the same size is at their key, whose ETag proves nothing;
+        lost: or else gone without an object.
+        whole: Whether every upload was checked; otherwise these four numbers are lower bounds.
+        marker: Which job wrote the ``_SUCCESS`` at the destination.
         modified: Time of its last file, in seconds since the epoch by the store's clock.
         silent: Seconds since its last file or pending upload; None if the store's time is not known.
         damaged: What is wrong with files that cannot be read, or are not Hadoop's.
@@ -174,7 +174,7 @@ class HadoopJob:
 
     @property
     def status(self) -> Status:
-        """What it is, if it is not alive."""
+        """The job's status, taking it to be dead."""
         return classify(self).status
 
 
@@ -188,16 +188,16 @@ class Verdict(NamedTuple):
 class Survey:
     """One reading of all files of a job, and of what became of the uploads that they list. Reads only.
 
-    The files are in its magic directory, or in another one of pendingsets. This takes a listing of the
-    pending uploads, one GET per file, and two requests for each upload that is not listed, up to ``most``.
+    The files are in its magic directory, or in another directory of pendingsets. A survey takes a listing of
+    the pending uploads, one GET per file, and two requests for each of up to ``most`` unlisted uploads.
 
     Attributes:
         unknown: URIs of objects that list no uploads. They may be data, which a clean-up would delete.
         run: The last run that committed a task. As in Hadoop, only the tasks of this run count.
         committed: The pendingsets that count, ordered by task; ``others`` are all other files.
-        counted: Digests of the uploads that count, ``keys`` those of their keys.
-        partitions: The partitions that they write.
-        listed: The start of each pending upload of the destination, by the upload's digest.
+        counted: Digests of the uploads that count; ``keys`` are the digests of their keys.
+        partitions: The partitions that the uploads that count write to.
+        listed: The start time of each pending upload of the destination, by the upload's digest.
         own: Keys of the objects that Hadoop has made of uploads that count, ``others_own`` of other uploads.
         unreadable: What is wrong with files that cannot be read, whether they count or not.
         flaws: Why the output that counts cannot be committed.
@@ -306,7 +306,7 @@ class Survey:
         return pendingset
 
     def _unlisted(self, files: list[HadoopFile], *, count: bool) -> Iterator[PendingUpload]:
-        """Note the uploads of files, which count or not; yield those that are not listed."""
+        """Note the uploads of files, as counting or not; yield those that no listing shows as pending."""
         for file, outcome in self.read(files):
             if isinstance(outcome, InvalidRecord):
                 self.unreadable.append(outcome)
@@ -356,8 +356,8 @@ def fates(
 ) -> Iterator[tuple[PendingUpload, Fate, bool]]:
     """Yield each upload with what became of it, and whether an object has its key. Reads only.
 
-    An object with the ETag of an upload that is pending is of another writer: a rerun with the same names.
-    ``listed`` are the digests of uploads that a listing shows as pending; some stores list none.
+    An object with the ETag of an upload that is pending belongs to another writer: a rerun with the same
+    names. ``listed`` are the digests of uploads that a listing shows as pending; some stores list none.
     """
     for batch in in_batches(uploads, _BATCH):
         parts = pending_parts(store, (PendingId.of(one) for one in batch if _digest(one) not in listed))
@@ -400,7 +400,7 @@ def find_hadoop_job(
 
 
 def classify(job: HadoopJob, *, older_than: float = 0.0) -> Verdict:
-    """Return the status of a job, which may be alive below ``older_than`` seconds without activity."""
+    """Return the status of a job; with less than ``older_than`` seconds of silence it may be alive."""
     visible = job.published + job.uncertain
     if job.marker == "own":
         return Verdict("successful", "its _SUCCESS is at the destination")
@@ -423,7 +423,7 @@ def classify(job: HadoopJob, *, older_than: float = 0.0) -> Verdict:
 def _marker(
     store: ObjectStore, destination: Destination, job_id: str, committed_at: float
 ) -> Literal["own", "another's", "none"]:
-    """Return `HadoopJob.marker`: one older than the pendingsets is of an earlier job of the same id."""
+    """Return `HadoopJob.marker`; one older than the pendingsets is of an earlier job with the same id."""
     try:
         fetched = store.get(destination.bucket, destination.key(SUCCESS), limit=largest(SuccessData))
         success = decode(SuccessData, fetched.body, SUCCESS)

@@ -132,8 +132,8 @@ def commit_before(
 ) -> Manifest | None:
     """Return the commit that a job's output is compared with, for `audit`. Reads only.
 
-    It is the newest commit that the table has files of in one of the job's partitions, or else in any; None
-    without one. Data that is older than the log does not count: its rows are not known.
+    It is the newest commit with files of the table in one of the job's partitions, or else in any partition;
+    None if there is none. Data that is older than the log does not count: its rows are not known.
 
     Raises:
         InvalidRecord: An entry of the log is damaged.
@@ -258,7 +258,7 @@ def _drift(sealed: SealReference, rules: AuditRules, before: Manifest | None) ->
 
 
 def _comparable_rows(sealed: SealReference, before: Manifest) -> tuple[int | None, int | None, str]:
-    """Return the rows of both in the partitions that both write, or all, and where they are as text."""
+    """Return the rows of job and commit in the partitions that both write, or all, and these as text."""
     shared = sealed.partitions.keys() & before.partitions.keys()
     if not shared or shared == sealed.partitions.keys() == before.partitions.keys():
         return sealed.counts.rows, before.counts.rows, ""

@@ -1,4 +1,4 @@
-"""The jobs and pending uploads of a destination, how far commits are, and all about one job. Reads only."""
+"""Jobs and pending uploads of a destination, progress of commits, and details of one job. Reads only."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from airflow_s3commit.store.execute import in_threads
 
 logger = logging.getLogger(__name__)
 
-#: Of a Hadoop job: the uploads to check one by one, and the seconds without activity after which it is dead.
+#: Most uploads of a Hadoop job to check one by one, and seconds without activity after which it is dead.
 _MAX_CHECKED_UPLOADS, _ALIVE_SECONDS = 1_000, 900.0
 
 #: Maximum number of uploads to list for the progress: twenty requests.
@@ -65,7 +65,7 @@ class JobSummary(Plain, Struct, frozen=True, kw_only=True):
         context: Entries that the orchestrator set at setup, such as ``dag_id`` and ``run_id``.
         age: Seconds since it entered its state, by the store's clock except for the time of an end.
         silent: Seconds since the last write of one of its records, by the store's clock.
-        output: What it has committed; before, the totals of its seal or of its pendingsets.
+        output: Totals of what it has committed; before its commit those of its seal, or of its pendingsets.
         manifest: What it has committed in detail; None if it is not committed.
         problem: Why a record cannot be read; None if all can.
     """
@@ -103,7 +103,7 @@ class JobSummary(Plain, Struct, frozen=True, kw_only=True):
 
     @property
     def shown_state(self) -> str:
-        """How far it is, for people; of a job of Hadoop its status."""
+        """The job's state, for people; for a job of Hadoop its status."""
         if self.hadoop is not None:
             return f"Hadoop job, {self.hadoop}"
         rest = ", not finished" if self.has_ended and self.staging is not None else ""
@@ -169,7 +169,7 @@ def open_jobs(store: ObjectStore, home: Destination) -> list[JobRecord]:
 
 
 def latest_endings(store: ObjectStore, destination: Destination, most: int) -> list[JobSummary]:
-    """Return up to ``most`` jobs that were committed or aborted last, latest first. Reads only.
+    """Return the jobs that were committed or aborted last, at most ``most``, newest first. Reads only.
 
     Raises `InvalidRecord` for a damaged entry of the log.
     """
@@ -180,7 +180,7 @@ def latest_endings(store: ObjectStore, destination: Destination, most: int) -> l
 
 
 def ended_summary(entry: Entry, now: float | None) -> JobSummary:
-    """Return the summary of a job that has ended and is cleaned up, at the store's time, if that is known."""
+    """Return the summary of a job that has ended and is cleaned up; ``now`` is the store's time, if known."""
     manifest = Manifest.of(entry) if entry.commit is not None else None
     assert entry.job_id is not None
     return JobSummary(
@@ -198,7 +198,7 @@ def ended_summary(entry: Entry, now: float | None) -> JobSummary:
 
 
 def _summaries(store: ObjectStore, destination: Destination, jobs: Collection[Found]) -> Iterator[JobSummary]:
-    """Yield the summary of each job that has records or a staging. What all need is read after the jobs."""
+    """Yield the summary of each job that was found. The newest entry is read once, after all job records."""
     if not jobs:
         return
     now, newest, problem = read_time(store, destination), None, ""
@@ -305,7 +305,7 @@ class JobDetails(Plain, Struct, frozen=True, kw_only=True):
     """Details of one job.
 
     Attributes:
-        uploads: Comparison of its records with the store, of an open or sealed job.
+        uploads: For an open or sealed job, the comparison of its records with the store.
         preview: What the commit of a sealed job would take from the table.
         conflict: Why its commit would be refused as the table is now; None if it would not.
     """
@@ -374,10 +374,10 @@ def _stages(context: JobContext) -> Iterator[StageDetails]:
 def claims_of_hadoop(
     store: ObjectStore, bucket: str, keys: Collection[str], roots: Iterable[Destination] = (), *, threads: int
 ) -> dict[str, Layout]:
-    """Return whose files of Hadoop, or copies that an adoption made, name an upload, by its id. Reads only.
+    """Return, by upload id, the job whose files of Hadoop, or an adoption's copies, name it. Reads only.
 
-    Of a layout only the staging is certain. Searched are ``roots``, and every directory above the uploads'
-    keys, because destinations nest; none without keys.
+    Only the staging of a layout is certain. The search covers ``roots`` and every directory above the
+    uploads' keys, because destinations nest; without keys nothing is searched.
     """
     above, claims = directories_above(bucket, keys), dict[str, Layout]()
     searched = list(dict.fromkeys((*roots, *above))) if keys else []
@@ -397,7 +397,7 @@ def claims_of_hadoop(
 
 
 def _files_of_hadoop(store: ObjectStore, root: Destination) -> list[tuple[str, ObjectInfo]]:
-    """List the files in stagings that name uploads, with their jobs; not those of jobs whose names tell."""
+    """List the files in stagings that name uploads of Hadoop's committers, each with the id of its job."""
     return [
         (owner, info)
         for owner, name, info in owned(store, root.bucket, root.key(MAGIC_PREFIX))
@@ -416,7 +416,7 @@ def pending_uploads(
 ) -> Iterator[UploadSummary]:
     """Yield up to ``most`` pending uploads below a destination, with the jobs that claim them. Reads only.
 
-    To ``measure`` lists each upload's parts: one request per upload and 1,000 parts.
+    With ``measure`` each upload's parts are listed: a request for every 1,000 parts, one at least.
     """
     uploads = list(islice(store.list_uploads(destination.bucket, destination.prefix), most))
     if not uploads:

@@ -67,7 +67,7 @@ class FileDifferences(Plain, Struct, kw_only=True):
         removed: Number of files that are gone or changed because a later commit replaced them.
         missing_count: Number of other files that do not exist.
         missing: Keys of the first `MAX_NAMED` missing files.
-        changed_count: Number of other keys with another object: somebody overwrote the file.
+        changed_count: Number of other files with another object at their key: somebody overwrote them.
         changed: The first `MAX_NAMED` changed files.
     """
 
@@ -95,7 +95,7 @@ class FileDifferences(Plain, Struct, kw_only=True):
 
     @property
     def complete(self) -> bool:
-        """Whether every file exists unchanged that no later commit replaced."""
+        """Whether every file that no later commit replaced exists unchanged."""
         return not self.missing_count and not self.changed_count
 
 
@@ -134,7 +134,7 @@ class ExpectedFiles:
         self._rows.close()
 
     def add(self, key: str, file: ExpectedFile) -> None:
-        """Add a file; of two with one key the one with the greater number counts."""
+        """Add a file; of two files with one key, that with the greater number counts."""
         self._rows.execute(
             "INSERT INTO file VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET size = excluded.size,"
             " etag = excluded.etag, upload = excluded.upload, number = excluded.number"
@@ -143,13 +143,13 @@ class ExpectedFiles:
         )
 
     def count(self) -> int:
-        """Return the number of files that must be there, and were not looked at."""
+        """Return the number of files that must be there, and were not compared yet."""
         return int(self._rows.execute("SELECT count(*) FROM file WHERE number > 0").fetchone()[0])
 
     def compare(self, batch: list[ObjectInfo]) -> list[tuple[ObjectInfo, ExpectedFile | None]]:
-        """Compare listed objects with the files that must be there; return the others, and what is known.
+        """Compare listed objects with the files that must be there; return other objects, and what is known.
 
-        The upload id decides about a file with another ETag: it is encrypted, or the object is another one.
+        If the ETag differs, the upload id decides: the file may be encrypted, or the object another one.
         """
         others: list[tuple[ObjectInfo, ExpectedFile | None]] = []
         doubtful: list[tuple[tuple[ObjectInfo, ExpectedFile], Head]] = []
@@ -176,7 +176,7 @@ class ExpectedFiles:
         return others
 
     def add_missing(self) -> None:
-        """Add the files to the report that must be there, and were in none of the listings."""
+        """Add to the report the files that must be there, and that no listing has shown."""
         rows = self._rows.execute("SELECT * FROM file WHERE number > 0 ORDER BY key")
         for batch in in_batches(rows, BATCH):
             self._add(
@@ -213,7 +213,7 @@ def _bytes_of(key: str) -> bytes:
 
 
 class VerifyReport(FileDifferences, kw_only=True):
-    """What is left of the files that one job committed: `FileDifferences`, and which job's.
+    """What is left of the files that one job committed: `FileDifferences`, and whose files they are.
 
     Attributes:
         job_id: Id of the job.
@@ -302,7 +302,7 @@ class PendingReport(Plain, Struct, kw_only=True):
 def verify_job(
     store: ObjectStore, destination: str | Destination, job_id: str, *, threads: int = 16
 ) -> VerifyReport | PendingReport:
-    """Compare what one job has committed, or the uploads that it will, with the store. Reads only.
+    """Compare the files that one job has committed, or its pending uploads, with the store. Reads only.
 
     Args:
         store: The store of the destination.
@@ -327,7 +327,7 @@ def verify_manifest(context: JobContext, manifest: Manifest) -> VerifyReport:
     report = VerifyReport(
         job_id=manifest.job_id, destination=manifest.destination, generation=manifest.generation
     )
-    # The log is read after the files were looked at: a commit may have replaced them since.
+    # The log is read after the files were compared: a commit may have replaced them meanwhile.
     with ExpectedFiles(context, report, lambda: read_table(store, home)) as expected:
         for entry in files_of(store, home, manifest.source):
             expected.add(entry.key, ExpectedFile(entry.size, entry.etag, entry.upload, manifest.generation))
@@ -367,7 +367,7 @@ def verify_pending(context: JobContext) -> PendingReport:
         report.unrecorded = sum(
             upload_id not in seen and owner_of(key) == context.job_id for upload_id, key in existing.items()
         )
-        # At last: who has ended the job meanwhile has removed its uploads and records.
+        # Last, because a process that has ended the job meanwhile has removed its uploads and records.
         refuse_ended(context, look_up_end(context, None))
     return report
 

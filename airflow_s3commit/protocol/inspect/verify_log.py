@@ -2,7 +2,7 @@
 
 What is wrong is a finding, not an error. A finding is harmless if nothing that a commit or a reader of the
 table decides depends on it. What a job at work explains is no finding: so the records of open jobs are read
-after the log, and the log again before anything is said to be wrong.
+after the log, and the log is read again before anything is reported that such a job may explain.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from airflow_s3commit.store.execute import outcomes
 
 logger = logging.getLogger(__name__)
 
-#: Bytes that are read at once.
+#: Bytes of a version to read at once.
 _PIECE = 8 * MIB
 
 
 class LogFinding(Struct, frozen=True, kw_only=True):
     """Something that is wrong with a destination's log, or with a record that is derived from it.
 
-    ``where`` is the record's URI. It is harmless if commits and readers of the table do without the record.
+    ``where`` is the record's URI. A finding is harmless if commits and readers do without the record.
     """
 
     where: str
@@ -71,7 +71,7 @@ class LogFinding(Struct, frozen=True, kw_only=True):
 
 
 class Cure(NamedTuple):
-    """What puts a record right: what to do, in words, and what derives it again, if anything does."""
+    """How to put a record right: in words, and as the kind that a repair derives; None if it derives none."""
 
     words: str
     kind: Literal["receipt", "checkpoint", "marker", "partition marker", "version"] | None = None
@@ -102,8 +102,8 @@ class LogCheck:
         unfinished: The jobs that have ended, and that may not be cleaned up yet: those that had a record of
             their own after the log was read, and those that ended later.
         unread: The commits whose lists of files cannot be read, once `files` has read them.
-        marked: The newest entry that touched each partition, of those that have had a marker.
-        cures: What derives a record again, by the URI of the finding: its key, kind and entry.
+        marked: For each partition that has had a marker, the newest entry that touched it.
+        cures: How to derive a record again, by the URI of the finding: its key, cure and entry.
     """
 
     store: ObjectStore
@@ -119,8 +119,8 @@ class LogCheck:
     findings: list[LogFinding] = field(default_factory=list)
     cures: dict[str, tuple[str, Cure, int]] = field(default_factory=dict)
     _digests: dict[int, str] = field(default_factory=dict)
-    #: What entries are versions of a Delta table, by their versions: number, nonce, and how many files the
-    #: version adds and removes; None if the table is not known.
+    #: By version of the Delta table: its entry's number and nonce, and how many files the version adds and
+    #: removes; None if the table is not known.
     _versions: dict[int, tuple[int, str, int | None]] = field(default_factory=dict)
     #: How many files each commit has.
     _counted: dict[int, int] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class LogCheck:
     def read(self) -> LogCheck:
         """Read the whole log, and compare what is derived from it. Raises `NoSuchKey` if there is no log."""
         self._read_entries()
-        # After the log: who has ended by then, and has no record of its own any more, is finished.
+        # After the log: a job that has ended by then, and has no record of its own any more, is finished.
         self.open = find_jobs(self.store, self.destination)
         self.unfinished = {job_id: self.ended[job_id] for job_id in self.open if job_id in self.ended}
         self._compare_receipts()
@@ -157,10 +157,10 @@ class LogCheck:
                 self._add(key, str(error), _NO_ENTRY)
 
     def files(self, more: Mapping[int, Source] = {}) -> Iterator[tuple[Source, ListedFile]]:
-        """Yield the files of every commit with a list of its own, and of ``more``; compare the lists."""
+        """Yield the files of commits whose lists are objects, and of ``more``; compare lists with entries."""
         sources = {**self._lists, **more}
         for source, files in each_list(ListedFile, self.store, self.destination, sources.values()):
-            # Not by the source: from a checkpoint it has the partitions alone that are still of use.
+            # Not by the source: one from a checkpoint has only the partitions that are still of use.
             count, counted = 0, self._counted.get(source.number)
             try:
                 for file in files:
@@ -189,7 +189,7 @@ class LogCheck:
         found = self.store.list_objects(home.bucket, prefix, recursive=False)
         checkpoints = {checkpoint_number(home, info.key) for info in found}
         self.newest = Table()
-        # What the listing does not show is caught up with.
+        # Entries that the listing does not show are read by `catch_up`.
         for number, outcome in fetch_entries(self.store, home, range(1, listed + 1)):
             read = self._checked(number, outcome)
             if read is None:
@@ -200,7 +200,7 @@ class LogCheck:
                 self._compare_checkpoint(self.newest)
             self.step(number)
         if self.newest is None:
-            # Its newest checkpoint may be behind what is damaged.
+            # The newest checkpoint may come after the damaged entry.
             try:
                 self.newest = read_table(self.store, home, self.head)
             except (InvalidRecord, NoSuchKey) as error:
@@ -221,7 +221,7 @@ class LogCheck:
             problem = "is of a job with an impossible id"
         else:
             return outcome
-        # One finding says of all entries that they were copied.
+        # One finding is enough to say that all entries were copied.
         if remedy != _COPY or all(finding.remedy != _COPY.words for finding in self.findings):
             self._add(entry_key(self.destination, number), problem, remedy)
         return None
@@ -250,7 +250,7 @@ class LogCheck:
             self.newest = None
             return
         if version is not None:
-            # The first one has the whole table.
+            # The first version has the whole table.
             gained, lost = (left.gained, left.pieces) if version else (self.newest.live, {})
             files = _files(gained, self.newest.sources) + _files(lost, left.sources)
             self._versions[version] = entry.number, entry.nonce, files
@@ -290,7 +290,7 @@ class LogCheck:
                 self._add(keys[job_id], f"differs from entry {number}", cure, number)
 
     def _compare_bases(self) -> None:
-        """Compare the log with what it was when open jobs were set up: another may be in its place."""
+        """Compare the log with what it was when open jobs were set up: another log may be in its place."""
         for job_id, job in self.open.items():
             base = job.record.base if job.record is not None else Position()
             key = job_key(self.destination, job_id)
@@ -341,7 +341,7 @@ class LogCheck:
             self._add(key, wrong[partition], _PARTITION_MARKER, self.marked[partition])
 
     def _wrong_markers(self, table: Table) -> dict[str, str]:
-        """Return what is wrong with the markers of partitions: each has that of its newest entry, or none."""
+        """Return what is wrong, by partition. Markers name the newest entry; without files there is none."""
         bucket, limit, wrong = self.destination.bucket, largest(SuccessData), {}
         keys = {name: self.destination.key(f"{name}/{SUCCESS}") for name in self.marked}
         calls = [(name, Get(bucket, key, limit)) for name, key in keys.items()]
@@ -356,7 +356,7 @@ class LogCheck:
             if generation is not None and found != generation:
                 wrong[name] = f"{says}; the newest commit there is generation {generation}"
             elif generation is None and found is not None:
-                # The marker of another program stays there.
+                # A marker of another program is left alone.
                 wrong[name] = f"{says}; the table has no files there"
         return wrong
 
@@ -372,7 +372,7 @@ class LogCheck:
         for info in listed:
             if info.key in numbers and info.key.endswith(".parquet") and not self._is_parquet(info):
                 self._add(info.key, "is no whole Parquet file", _BAD_CHECKPOINT)
-        # A version comes after its entry.
+        # A version is written after its entry, so every version that was listed has its entry by now.
         self.catch_up()
         newest = max(self._versions)
         for key in (key for key, number in numbers.items() if number > newest):
@@ -386,7 +386,7 @@ class LogCheck:
         keys = {version: version_key(home, version) for version in self._versions.keys() - missing}
         calls = [(version, Get(home.bucket, key, START_BYTES)) for version, key in keys.items()]
         for version, outcome in outcomes(self.store, calls, NoSuchKey, TooLarge):
-            # Without it, a checkpoint of Delta stands for it.
+            # Where a version is gone, a checkpoint of Delta stands for it.
             with suppress(NoSuchKey):
                 pieces = [outcome.body] if isinstance(outcome, Fetched) else self._pieces(keys[version])
                 if says := _wrong_version(pieces, *self._versions[version]):

@@ -48,7 +48,7 @@ class TableReport(FileDifferences, kw_only=True):
         destination: URI of the table.
         generation: The generation; None if the log is too damaged to know the table, whose files are then not
             compared.
-        later: Number of objects of commits that were entered meanwhile.
+        later: Number of objects of commits whose entries were created during the comparison.
         retained: Number of files that the table had, and that are retained.
         removed: Number of files that are gone or changed because a later commit replaced them, and of objects
             that a job which has ended will still delete.
@@ -102,7 +102,7 @@ class TableReport(FileDifferences, kw_only=True):
 
     @property
     def exclusive(self) -> bool:
-        """Whether the destination holds no foreign objects and none of ended jobs beside the table."""
+        """Whether the destination holds no foreign objects, and none of ended jobs outside the table."""
         return not self.foreign_count and not self.leftover_count
 
     @property
@@ -116,8 +116,8 @@ def verify(
 ) -> TableReport:
     """Compare a table and its log with everything that lies at the destination. Reads only.
 
-    Lists the destination once. Commits that are entered meanwhile are taken into account. One job is verified
-    by `verify_job`.
+    Lists the destination once. Commits that come meanwhile are taken into account. To verify one job, use
+    `verify_job`.
 
     Args:
         store: The store of the destination.
@@ -136,8 +136,8 @@ def verify(
     return report
 
 
-#: Stand for the commits of files that are not in the table and may be there: of those that a job at work is
-#: about to delete, and of retained ones.
+#: In place of a commit's number, for files that are not in the table and may be there: files that a job at
+#: work is about to delete, and retained files.
 _DOOMED, _RETAINED = 0, -1
 
 
@@ -147,7 +147,7 @@ class _Comparison:
     def __init__(self, log: LogCheck, table: Table, report: TableReport) -> None:
         self._log, self._table, self._report = log, table, report
         self._home, self._head = log.destination, log.head
-        # Any job's context lists the destination.
+        # The listing needs the context of a job, whichever it is.
         self._context = JobContext(log.store, Layout.of(log.destination, OLDER_DATA))
         self._expected = ExpectedFiles(self._context, report, self._newest)
         self._unowned = table.unowned_in_place()
@@ -191,7 +191,7 @@ class _Comparison:
         return self._table
 
     def _taken_by(self, number: int) -> Left | None:
-        """Return what an unfinished commit took and perhaps has not deleted; add what was in no table."""
+        """Return what an unfinished commit took and may not have deleted; note objects that no table had."""
         try:
             entry = read_entry(self._log.store, self._home, number).entry
             left = table_before(self._log.store, self._home, entry).apply(entry, "")
