@@ -59,10 +59,10 @@ class JobContext:
         record: The job's own record, once read and verified; None before, and after its clean-up.
         record_sha256: SHA-256 of the record, as the job's reference has it or as it was read; empty before.
         threads: Concurrent listings; 0 lists in the caller's thread.
-        alone: This process has set the job up under an id of its own making, and itself commits or aborts it
-            after the last write to it, by the log. So a step need not look for the receipt before: a saving
-            of requests. As a ``driver`` it starts the processes that write; as a ``writer`` it writes itself,
-            so that nothing of the job is pending or staged but what it commits. Empty otherwise.
+        alone: Set if this process has set the job up under an id of its own making, and itself ends it in the
+            log after the last write to it. So a step need not look for a receipt first, which saves requests.
+            A ``driver`` starts the processes that write; a ``writer`` writes itself, so that nothing of the
+            job is pending or staged but what it commits. Empty in any other process.
     """
 
     store: ObjectStore
@@ -86,7 +86,7 @@ class JobContext:
 
     @cached_property
     def staging_bucket(self) -> str:
-        """The bucket of the job's records."""
+        """The bucket of the job's staging."""
         return self.layout.staging.bucket
 
     @cached_property
@@ -101,7 +101,7 @@ class JobContext:
         return replace(self.in_staging(record.staging), store=store, record=record, record_sha256=digest)
 
     def in_staging(self, uri: str) -> JobContext:
-        """Return the context with the staging that a record names; `InvalidRecord` if it cannot be its."""
+        """Return the context with the staging that a record names; `InvalidRecord` if it is not the job's."""
         if uri in ("", self.layout.staging.uri):
             return self
         try:
@@ -131,9 +131,9 @@ def naming(context: JobContext, step: str) -> Iterator[None]:
 
 @contextmanager
 def after_effect(done: str, then: str, kind: type[S3CommitError] = S3CommitError) -> Iterator[None]:
-    """Raise such an error of the block as an `OutcomeUnknown`, which says what was done before it, and stays.
+    """Turn an error of this kind in the block into an `OutcomeUnknown`, which says what was ``done`` before.
 
-    For no error may say that it was not done. ``then`` is the next action.
+    That stays done, so no error may suggest that nothing has happened. ``then`` is the next action.
     """
     try:
         yield
@@ -216,14 +216,14 @@ def in_small_batches(
 def create_record(store: ObjectStore, bucket: str, key: str, record: R) -> Stored[R]:
     """Create a record if absent; return the stored one (ours, or an earlier writer's).
 
-    The caller compares their nonces. Repeatable with the same record. Raises `OutcomeUnknown` if the response
-    was lost, and reading back did not settle it; `StoreUnsuitable` if the store has no create-only writes.
+    The caller tells which by its nonce. Repeatable with the same record. Raises `StoreUnsuitable` without
+    create-only writes; `OutcomeUnknown` if the response was lost, and reading back did not settle it.
     """
     body = encode(record)
     try:
         written = store.put(bucket, key, body, if_none_match=True)
     except (PreconditionFailed, OutcomeUnknown) as error:
-        # A client sends a request again: so it may be this record, also after `PreconditionFailed`.
+        # The client may have sent the request twice: even after `PreconditionFailed` it may be this record.
         try:
             return load_record(store, bucket, key, type(record))
         except DidNotHappen as second:
@@ -291,6 +291,6 @@ def check_place(record: JobOwned, layout: Layout, where: str) -> None:
 
 
 def check_digest(digest: str, expected: str | None, where: str) -> None:
-    """Raise `InvalidRecord` if an object does not have the SHA-256 in the record that names it."""
+    """Raise `InvalidRecord` if an object's SHA-256 is not the one in the record that names it."""
     if digest != expected:
         raise InvalidRecord(f"{where} was changed after it was written: its SHA-256 is not {expected}")

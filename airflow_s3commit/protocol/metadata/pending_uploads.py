@@ -47,8 +47,8 @@ def tracked_uploads(
 ) -> Iterator[PendingUpload | None]:
     """Yield every upload that a pendingset or its own record names; None for a record that cannot be read.
 
-    ``listed`` has the keys below a prefix, by default that of all stages; None lists it. Pendingsets to
-    ``skip``, by their keys, are skipped with the records of their task attempts.
+    ``listed`` has the keys below ``prefix``, by default that of all stages; with None they are listed. The
+    pendingsets in ``skip``, given by key, are left out with the records of their task attempts.
     """
     # The listing shows an upload's own record right after the pendingset that may name it too.
     named: set[str] = set()
@@ -69,7 +69,7 @@ def tracked_uploads(
 
 
 def untracked_uploads(context: JobContext) -> Iterator[PendingId]:
-    """Yield the job's pending uploads that a listing shows by their keys."""
+    """Yield the pending uploads that a listing shows, and whose keys say that they are the job's."""
     destination, is_own = context.layout.destination, context.layout.is_own_upload
     for upload in context.store.list_uploads(destination.bucket, destination.prefix):
         if owner_of(upload.key) == context.job_id or is_own(upload.key):
@@ -102,7 +102,7 @@ def _pendingset_of(pending_key: str) -> str:
 
 _BATCH = 1_000
 
-#: Codes with which a store rejects a completion for good. Others may pass, as for a disabled KMS key.
+#: Codes with which a store rejects a completion for good. Others may pass, such as for a disabled KMS key.
 _OF_PARTS = re.compile("EntityToo(Large|Small)|Invalid(Argument|Part|PartOrder|Request)|MalformedXML")
 
 
@@ -143,7 +143,7 @@ def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> I
 
 
 def _is_completed(context: JobContext, upload: PendingUpload, error: S3CommitError) -> bool:
-    """Return whether an upload's object is certainly there; adds an error of the HEAD to the given one."""
+    """Return whether an upload's object is certainly there. A failed HEAD becomes a note on ``error``."""
     with noting(error, f"looking for {_name(upload)}", "it may be complete"), suppress(NoSuchKey):
         return is_ours(upload, context.store.head(upload.bucket, upload.destinationKey))
     return False
@@ -186,7 +186,7 @@ Parts: TypeAlias = list[Part] | None
 def pending_parts(
     store: ObjectStore, uploads: Iterable[PendingId], *, threads: int = 16
 ) -> Iterator[tuple[PendingId, Parts]]:
-    """Yield each upload with its parts, in the given order; with 0 threads asks in the caller's thread."""
+    """Yield each upload with its parts, in the given order; 0 threads send from the caller's thread."""
 
     def parts_of(upload: PendingId) -> tuple[PendingId, Parts]:
         try:

@@ -36,7 +36,7 @@ MOST_DESTINATIONS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """An object of a registry; its age in seconds at the time of the reading is by the store's clock."""
+    """An object of a registry; ``age`` is its age when it was read, in seconds by the store's clock."""
 
     key: str
     etag: str
@@ -66,7 +66,7 @@ def register_destination(
         aws_conn_id: Airflow's connection of the destination's store; None outside Airflow.
 
     Raises:
-        InvalidDestination: One of them is not a directory on S3.
+        InvalidDestination: One of these URIs is not a directory on S3.
     """
     place, here = Destination.of(registry), Destination.of(destination)
     root = Destination.of(staging) if staging is not None else here
@@ -97,7 +97,7 @@ def read_registry(
 ) -> list[Registered]:
     """Return the destinations of a registry, in order of their URIs: a listing, and a read for each new one.
 
-    Objects ``known`` from an earlier reading need not be read again. Those that are damaged, or that were
+    Objects ``known`` from an earlier reading need not be read again. Objects that are damaged, or that were
     changed or copied, are left out with a warning.
     """
     known, found = known or {}, []
@@ -132,9 +132,9 @@ def read_registry(
 def has_records(store: ObjectStore, record: RegisteredDestination) -> bool:
     """Return whether jobs of this package have this destination, by the first entry of its log.
 
-    The first setup there creates it, and nothing deletes it. Without one that is valid and names the
-    destination a registry is not believed: a sweep there would abort the uploads of other programs. An object
-    that only lies where records do proves nothing, and nor does a copy.
+    The first setup there creates that entry, and nothing deletes it. Without a valid one that names the
+    destination, a registry is not believed: a sweep there would abort the uploads of other programs. Another
+    object at the entry's key proves nothing, nor does a copy.
     """
     place = record.place
     key = entry_key(place, 1)

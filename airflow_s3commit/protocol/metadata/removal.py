@@ -1,8 +1,8 @@
 """The only module of the protocol that destroys: it aborts uploads and deletes objects, records and staging.
 
-Each of them must pass `why_not`: may this job destroy this thing? What it refuses is left, with a warning.
-(Two exceptions: `sweep` aborts uploads that no job claims, and probes of a store remove what they created.)
-One more question of ownership: is this object the completed upload (`is_ours`)?
+All of it must pass `why_not`: may this job destroy this thing? What that refuses stays, with a warning or an
+error. (Except: `sweep` aborts uploads that no job claims, and probes of a store remove what they created.)
+Another question of ownership is answered here too: is this object the completed upload (`is_ours`)?
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def object_metadata(destination: Destination, job_id: str, upload: str) -> dict[
 
 
 def why_not(layout: Layout, record: JobRecord | None, thing: Thing) -> str | None:
-    """Return why a job may not destroy a thing; None if it may. Its record is verified, or None if gone."""
+    """Return why a job may not destroy a thing; None if it may. ``record`` is verified, or None if gone."""
     if thing.kind == "record":
         return _why_not_record(layout, thing)
     destination = layout.destination
@@ -209,7 +209,7 @@ def delete_record(context: JobContext, bucket: str, key: str, *, if_match: str |
 
 
 def forget_destination(store: ObjectStore, bucket: str, key: str, etag: str) -> bool:
-    """Delete a destination's object in a registry, for its next job to create; return whether it is gone."""
+    """Delete a destination's object in a registry, unless it was changed; return whether it is gone."""
     try:
         store.delete(bucket, key, if_match=etag)
     except PreconditionFailed:
@@ -235,9 +235,9 @@ def delete_ours(
 
     An object is deleted only after its upload was aborted, so that no process can complete it again, and
     only if it is provably this upload. Names of Hadoop may repeat: if an upload is pending beside an object
-    with its content, another run wrote that. Both stay, whoever looks and how often; a sweep finds the
-    upload. Objects that are ``kept`` stay too. Returns how many uploads are aborted, and
-    how many objects are deleted.
+    with its content, another run wrote that object. Then both stay, however often this runs; a sweep finds
+    the upload. Objects that are ``kept`` stay too. Returns the numbers of aborted uploads and of deleted
+    objects.
     """
     aborted = deleted = 0
     for batch in in_batches(uploads, _BATCH):
@@ -278,8 +278,8 @@ def delete_objects(
     """Delete the job's objects that still have their ETags, and return how many.
 
     Sends a thousand per request, a few requests concurrently; retries objects that the store was too busy
-    for. If it stays too busy, `Unavailable`, or `OutcomeUnknown` where some of them may be gone.
-    `StoreRejected` if it refuses an object for another reason than that it changed.
+    for. Raises `Unavailable` if the store stays too busy, or `OutcomeUnknown` if some of them may be gone;
+    `StoreRejected` if it refuses to delete an object for any other reason than a change.
     """
     own = (
         target
@@ -313,7 +313,7 @@ def _delete_all(context: JobContext, bucket: str, doomed: Iterable[ObjectToDelet
 
 
 def _delete_batch(context: JobContext, bucket: str, doomed: list[ObjectToDelete]) -> list[DeleteFailure]:
-    """Delete up to a few thousand objects; return the failures, of changed objects or temporary."""
+    """Delete up to a few thousand objects; return the failures: changed objects, or temporary errors."""
     calls = ((number, DeleteMany(bucket, batch)) for number, batch in enumerate(in_batches(doomed, _BATCH)))
     failures: list[DeleteFailure] = []
     for _, outcome in outcomes(context.store, calls):

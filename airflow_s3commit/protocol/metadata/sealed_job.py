@@ -1,4 +1,4 @@
-"""Read what a job wrote: its seals and pendingsets; each is checked by what names it."""
+"""Read a job's seals and pendingsets; each is checked against the record or key that names it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from airflow_s3commit.store.base import Fetched, Get
 #: Pendingsets to prefetch and hold in memory.
 _AHEAD = 32
 
-#: Their total number of files, unless one pendingset alone has more.
+#: Total number of files in prefetched pendingsets, unless one pendingset alone has more.
 _AHEAD_FILES = 10_000
 
 
 def committed_task(extra: TaskExtra, stored: Stored[PendingSet]) -> CommittedTask:
-    """Return the result of a task attempt's commit, by its pendingset."""
+    """Return the result of a task attempt's commit, as its stored pendingset shows it."""
     total = Counts.total(upload.counts.without_columns() for upload in stored.record.commits)
     return CommittedTask(
         stage=extra.stage,
@@ -74,8 +74,8 @@ def each_pendingset(
     """Yield the pendingset of each sealed task, given with its key, in their order; prefetched and checked.
 
     The checks: its SHA-256 against the seal, its job and task, and that each upload's key is below the
-    destination. One that fails them, or is missing, raises `InvalidRecord`; or it is left out, and
-    ``damaged`` gets what is wrong with it.
+    destination. A pendingset that fails them, or is missing, raises `InvalidRecord`. With ``damaged`` it is
+    skipped instead, and that list gets what is wrong with it.
     """
     bucket, limit = context.staging_bucket, largest(PendingSet)
     for batch in in_small_batches(tasks, _AHEAD, lambda pair: pair[1].counts.files, _AHEAD_FILES):
@@ -96,7 +96,7 @@ def load_stage_seal(
 ) -> Stored[StageSealRecord]:
     """Read the seal of a stage attempt, and compare its SHA-256 with the expected one, if there is one.
 
-    Raises `InvalidRecord` if it is missing, was changed, or is of another stage attempt.
+    Raises `InvalidRecord` if it is missing, was changed, or belongs to another stage attempt.
     """
     key = context.layout.stage_seal(stage, stage_attempt)
     stored = find_record(context.store, context.staging_bucket, key, StageSealRecord)
@@ -132,7 +132,7 @@ def _checked(context: JobContext, key: str, task: SealedTask, outcome: object) -
 
 
 def find_stage_seal(context: JobContext, stage: str, stage_attempt: str) -> SealReference | None:
-    """Return the seal of a stage attempt; None if it is not sealed."""
+    """Return a reference to the seal of a stage attempt; None if it is not sealed."""
     key = context.layout.stage_seal(stage, stage_attempt)
     stored = find_record(context.store, context.staging_bucket, key, StageSealRecord)
     return stage_reference(stored) if stored is not None else None
@@ -181,7 +181,7 @@ def sealed_attempts(context: JobContext) -> list[tuple[str, str]]:
 
 
 def stage_reference(stored: Stored[StageSealRecord]) -> SealReference:
-    """Return the reference of a stage's seal."""
+    """Return a reference to a stage's seal."""
     record = stored.record
     return SealReference(
         location=stored.uri,
@@ -202,7 +202,7 @@ def find_seal(context: JobContext) -> Stored[SealRecord] | None:
 
 
 def sealed_uploads(context: JobContext, tasks: Iterable[tuple[str, SealedTask]]) -> Iterator[PendingUpload]:
-    """Yield the sealed uploads as `each_pendingset` does; each is the job's own by `check_name`."""
+    """Yield the uploads of sealed tasks, in their order. Raises as `each_pendingset` and `check_name`."""
     for _, pendingset in each_pendingset(context, tasks):
         for upload in pendingset.commits:
             check_name(context, upload.destinationKey)
@@ -212,7 +212,7 @@ def sealed_uploads(context: JobContext, tasks: Iterable[tuple[str, SealedTask]])
 def check_name(context: JobContext, key: str) -> None:
     """Raise `InvalidRecord` for a file without the job's id in its name: it could overwrite another job's.
 
-    Hadoop named those of an adopted job. Before: the job's record was read.
+    Files of an adopted job are exempt, as Hadoop named them. Before: the job's record was read.
     """
     is_adopted = context.record is not None and context.record.adopted
     if not is_adopted and owner_of(key) != context.job_id:
@@ -220,7 +220,7 @@ def check_name(context: JobContext, key: str) -> None:
 
 
 def bare_keys(context: JobContext, seal: SealRecord) -> set[str]:
-    """Return the keys of the files of an adopted job, whose names do not show whose they are; else none."""
+    """Return the keys of an adopted job's files, whose names do not show their job; none for other jobs."""
     if context.record is None or not context.record.adopted:
         return set()
     return {upload.destinationKey for upload in sealed_uploads(context, sealed_tasks(context, seal))}
@@ -229,7 +229,7 @@ def bare_keys(context: JobContext, seal: SealRecord) -> set[str]:
 def load_seal(context: JobContext, sha256: str | None = None) -> SealRecord:
     """Read the job's seal, and compare its SHA-256 with the one that the caller was given, if any.
 
-    Raises `JobClosed` if the job is not sealed; `InvalidRecord` as `find_seal`, and if it is not that seal.
+    Raises `JobClosed` if the job is not sealed; `InvalidRecord` as `find_seal`, and if the SHA-256 differs.
     """
     stored = find_seal(context)
     if stored is None:

@@ -1,13 +1,13 @@
-"""Look at what a job relies on in its store, with a few requests, before any work.
+"""Check what a job relies on in its store, with a few requests, before any work.
 
-That is: create-only writes, compare-and-swap of one object, and listings of its own uploads. Conditions are
-tried on a record that the caller has just written, with the same content, so that nothing is changed. Each
-process looks for itself, once for each store and bucket, and at keys or upload ids of its own: looks at the
-same time do not disturb each other. `airflow_s3commit.protocol.doctor` tries everything else.
+A job relies on create-only writes, compare-and-swap of one object, and listings of its own uploads. The
+conditions are tried on a record that the caller has just written, with the same content, so that nothing is
+changed. Each process checks once for each store and bucket, at keys or upload ids of its own, so concurrent
+checks do not disturb each other. `airflow_s3commit.protocol.doctor` tries everything else.
 
-And the store's clock: ages are differences of the store's own times, never of two machines' clocks. The time
-is the ``Date`` of a response. It is read with a small record of the destination; if there is none, a probe
-object is written and deleted.
+The module also reads the store's clock: ages are differences of the store's own times, never of two machines'
+clocks. The time is the ``Date`` of a response. It is read with a small record of the destination; if there is
+none, a probe object is written and deleted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NO_ETAG = "0" * 32
 
 @dataclass
 class _Seen:
-    """What this process has seen of a store, by bucket: conditions, bulk deletes, and headers of uploads."""
+    """What this process has checked at a store: the buckets of each check, for uploads with the headers."""
 
     conditions: set[str] = field(default_factory=set)
     bulk_deletes: set[str] = field(default_factory=set)
@@ -62,7 +62,7 @@ _seen: WeakKeyDictionary[ObjectStore, _Seen] = WeakKeyDictionary()
 
 
 def _seen_of(store: ObjectStore) -> _Seen:
-    # A commit counts the requests of its own with a wrapper of its own.
+    # A step may wrap the store, as a commit does to count requests: the checks are those of the store below.
     while isinstance(store, CountingStore | RememberingStore):
         store = store.inner
     plain = store_without_headers(store)
@@ -72,9 +72,9 @@ def _seen_of(store: ObjectStore) -> _Seen:
 def look_at_uploads(context: JobContext, options: JobOptions) -> None:
     """Start, list and abort an upload as tasks will, so that what the store refuses shows before any work.
 
-    That is `AccessDenied`, `NoSuchBucket`, also for that of the staging, or `StoreRejected` for a storage
-    class, tags or headers that it does not have.
-    Raises `StoreUnsuitable` if it does not list the upload, and ``track_pending`` is ``task``.
+    Raises `AccessDenied` or `NoSuchBucket`, also for the bucket of the staging; `StoreRejected` for a storage
+    class, tags or headers that the store does not accept; and `StoreUnsuitable` if it does not list the
+    upload, and ``track_pending`` is ``task``.
     """
     if context.staging_bucket != context.bucket:
         # Without its staging a job could neither be written nor ended.
@@ -83,7 +83,7 @@ def look_at_uploads(context: JobContext, options: JobOptions) -> None:
     seen = _seen_of(context.store).uploads
     if (bucket, headers) in seen:
         return
-    # Once is no proof: an abort of this job may just have aborted the upload.
+    # One miss is no proof: an abort of this job may just have aborted the upload.
     if _lists_upload(context, headers) or _lists_upload(context, headers):
         seen.append((bucket, headers))
     elif options.track_pending == "task":
@@ -115,7 +115,7 @@ def _lists_upload(context: JobContext, headers: Mapping[str, str]) -> bool:
 
 
 def look_at_conditions(context: JobContext, bucket: str, key: str, body: bytes, etag: str) -> None:
-    """Try conditional writes of an object that is there, with its own content and ETag.
+    """Try conditional writes over an existing object, with its own content and ETag.
 
     Raises `StoreUnsuitable` if the store does not honour create-only writes or compare-and-swap.
     """
@@ -134,7 +134,7 @@ def look_at_conditions(context: JobContext, bucket: str, key: str, body: bytes, 
 def look_at_bulk_deletes(context: JobContext) -> None:
     """Find out whether bulk deletes in the destination's bucket heed ETags, before the first one with them.
 
-    Where they do not, the store deletes one by one from then on. A response does not show it otherwise.
+    Where they do not, the store deletes one by one from then on. No ordinary response would show this.
     """
     store, bucket, key = context.store, context.bucket, context.layout.probe
     seen = _seen_of(store).bulk_deletes
@@ -165,10 +165,10 @@ def _lack(store: ObjectStore, bucket: str, key: str, body: bytes, etag: str) -> 
         return False
 
     try:
-        # Once is no proof: another process may just have deleted the object.
+        # One success is no proof: another process may just have deleted the object.
         if writes(if_none_match=True) and writes(if_none_match=True):
             return "a write with If-None-Match: * replaces an object that is there"
-        # The right one first: it shows the store in which form ETags are compared.
+        # The right ETag first: it shows the client in which form, quoted or bare, the store compares ETags.
         if not writes(if_match=etag) and _has_etag(store, bucket, key, etag):
             return "a write with If-Match is refused although the object has that ETag"
         if writes(if_match=NO_ETAG):
@@ -198,7 +198,7 @@ _SMALL_BYTES = MIB
 
 
 def read_time(store: ObjectStore, destination: Destination) -> float | None:
-    """Return the store's time in seconds since the epoch, by a read; None if there is no record to read."""
+    """Return the store's time in seconds since the epoch, by reading a small record; None without one."""
     for bucket, key in _small_records(store, destination):
         try:
             return store.get(bucket, key, limit=_SMALL_BYTES).date

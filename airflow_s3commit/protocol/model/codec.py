@@ -1,9 +1,9 @@
 """Encode and decode records as JSON, validated both ways and within limits, and make digests.
 
 Anyone who may write to the prefix may write a record. Its size is checked before it is read, its values when
-it is decoded; beyond a limit it is an `InvalidRecord`. The limits keep a damaged or hostile record from
-exhausting the memory or time of a process that reads it. They are no quota: each leaves room for the largest
-jobs.
+it is decoded; a record beyond a limit raises `InvalidRecord`. The limits keep a damaged or hostile record
+from exhausting the memory or time of a process that reads it. They are no quota: each leaves room for the
+largest jobs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
-#: Characters of a name, id, ETag, key or URI. Keys end at 1,024 bytes, three times as many when they are
-#: escaped in a URI; upload ids of some stores have more than a thousand characters.
+#: Characters of a name, id, ETag, key or URI. Keys have at most 1,024 bytes, three times as many when they
+#: are escaped in a URI; upload ids of some stores have more than a thousand characters.
 _LINE = 8 * KIB
 
 #: Characters of what was written for people: reasons, and the values of a job's context.
@@ -47,7 +47,7 @@ Schema: TypeAlias = Annotated[str, Meta(max_length=SCHEMA)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=_LONG)]
 Integer: TypeAlias = Annotated[int, Meta(ge=-_LONG - 1, le=_LONG)]
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MILLISECONDS)]
-#: The schemas of a job's files, each as text: almost always one. With more, readers go by the files.
+#: Schemas of a job's files to record, each as text; there is almost always one. With more, none is recorded.
 MAX_SCHEMAS: Final = 8
 Schemas: TypeAlias = Annotated[list[Schema], Meta(max_length=MAX_SCHEMAS)]
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=_LONG)]
@@ -55,9 +55,9 @@ Generation: TypeAlias = Annotated[int, Meta(ge=0, le=_LONG)]
 #: A line of a manifest's list of files: 5 KiB with statistics of 32 columns.
 LINE_BYTES: Final = 16 * MIB
 
-#: Bytes of each kind of record, by the name of its type.
+#: Maximum bytes of each kind of record, by the name of its type.
 #:
-#: The figures go by what one of each takes as JSON: a file in a pendingset 1 KiB without statistics and
+#: The figures follow from what an item takes as JSON: a file in a pendingset 1 KiB without statistics and
 #: 5 KiB with those of 32 columns; a part of an upload 40 bytes, 200 with a checksum beside its ETag; a
 #: partition 120 bytes, 1.1 KiB if its name is as long as a key can be; a partition's statistics of 32
 #: columns 4 KiB, kept for at most 1,000 partitions.
@@ -94,7 +94,7 @@ LARGEST: Final[Mapping[str, int]] = {
     "AbortReport": 64 * KIB,
 }
 
-#: All lines: a million files with statistics of 32 columns are 5 GiB. Kept on disk, not in memory.
+#: Bytes of a whole list: a million files with statistics of 32 columns are 5 GiB. On disk, not in memory.
 LIST_BYTES: Final = 64 * GIB
 
 #: A compressed checkpoint of the log: a million commits are 100 MiB.
@@ -144,7 +144,7 @@ def encode(record: Struct) -> bytes:
 
 
 def decode(kind: type[R], body: bytes, where: str) -> R:
-    """Read a record, whose URI is for the message.
+    """Decode a record; ``where`` is its URI, for the message.
 
     Raises `InvalidRecord` if it is empty, truncated, of another type or version, or beyond a limit.
     """
@@ -157,7 +157,7 @@ def decode(kind: type[R], body: bytes, where: str) -> R:
 
 
 def decode_lines(kind: type[R], lines: Iterable[bytes], where: str) -> Iterator[R]:
-    """Read records in JSON lines, lazily, as `decode`; their URI is for the message."""
+    """Decode records in JSON lines, lazily. Raises as `decode`; ``where`` is their URI, for the message."""
     decoder = _decoder(kind)
     for number, line in enumerate(lines, start=1):
         try:
@@ -170,8 +170,8 @@ def decode_lines(kind: type[R], lines: Iterable[bytes], where: str) -> Iterator[
 def from_plain(kind: type[R], mapping: Mapping[str, Any], name: str) -> R:
     """Read a record from plain values, as XCom and Spark pass them; ignores other entries.
 
-    Its name, with the article, is for the message. Raises `InvalidRecord` if an entry is missing, of another
-    type, or beyond a limit.
+    ``name``, such as ``a job reference``, is for the message. Raises `InvalidRecord` if an entry is missing,
+    of another type, or beyond a limit.
     """
     try:
         _decoder(kind)
@@ -244,7 +244,7 @@ class JobOwned(Versioned, frozen=True, kw_only=True):
 
 
 def bytes_digest(content: bytes) -> bytes:
-    """Return the short digest of a content."""
+    """Return the short digest of some bytes."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
@@ -259,5 +259,5 @@ def upload_digest(key: str, upload_id: str) -> bytes:
 
 
 def sha256(content: bytes) -> str:
-    """Return the SHA-256 of a content in hexadecimal, as records name it."""
+    """Return the SHA-256 of some bytes in hexadecimal, as records state it."""
     return hashlib.sha256(content).hexdigest()

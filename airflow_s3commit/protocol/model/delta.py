@@ -1,7 +1,7 @@
 """Versions of a Delta table: what other engines read of a table, from values to bytes.
 
 A version says which files an entry of the log added and removed. It is JSON lines in the format of Delta's
-protocol, made without a library. A feature that only this package writes keeps other writers away.
+protocol, made without a library. A table feature that only this package knows keeps other writers away.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class DeltaColumns(Struct, frozen=True):
 
 
 def columns_of(written: Mapping[str, str]) -> DeltaColumns:
-    """Merge the columns of the files of a table, by who wrote files with each schema first, oldest first.
+    """Merge the columns of a table's files, from each schema's text and its first writer, oldest first.
 
-    Raises `InvalidOption` if Delta does not have a type or name, the files are no Parquet, or two writers
+    Raises `InvalidOption` if Delta does not have a type or name, the files are not Parquet, or two writers
     disagree; `InvalidRecord` if a schema's text is damaged.
     """
     found: dict[str, tuple[str, Any, str]] = {}
@@ -150,8 +150,8 @@ def _delta_type(name: str, kind: Any, owner: str) -> Any:
 
 _DAY, _TIME = "[0-9]{4}-[0-9]{2}-[0-9]{2}", r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 
-#: What the values of a partition column look like, by its type, and what checks them. One that readers of
-#: Delta cannot read makes the whole table unreadable, and Python reads more than they do.
+#: Pattern and check for the values of a partition column, by its type. A value that readers of Delta cannot
+#: parse makes the whole table unreadable, and Python parses more than they do.
 _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "date": (_DAY, date.fromisoformat),
     "timestamp": (f"{_DAY}( {_TIME}|T{_TIME}Z)", datetime.fromisoformat),
@@ -198,13 +198,13 @@ def partition_values(partition: str, columns: DeltaColumns) -> dict[str, str | N
     return {name: None if value == NULL_DIRECTORY else value for name, value in found.items()}
 
 
-#: Files that a version adds with statistics of their columns: about 120 MB. With more it has the rows alone.
+#: Most files that a version adds with column statistics: about 120 MB. With more it has row counts only.
 MOST_WITH_BOUNDS = 200_000
 
-#: What the context of a job says that changes no row: streaming readers skip its version. No other may.
+#: In the context of a job that changes no row: streaming readers skip its version. No other job may have it.
 SAME_ROWS = {"s3commit_rows": "unchanged"}
 
-#: The name of such a job.
+#: The name of a job that changes no row.
 COMPACTION = "compaction"
 
 
@@ -213,10 +213,10 @@ class TableChange(NamedTuple):
 
     Attributes:
         entry: The entry.
-        table: The table after it, at whose head it is. Use all of this before the next change is drawn.
+        table: The table after the entry. The next change alters it: use up this one before you draw that.
         before: The columns before it; None for a first version, which has the whole table.
         after: The columns after it.
-        gained: The commits of which files enter the table, by partition.
+        gained: The commits whose files enter the table, by partition.
         removed: The files that leave the table, in any order.
         added: The files that enter it, in any order.
     """
@@ -291,15 +291,15 @@ def _line(**action: Any) -> bytes:
     return msgspec.json.encode(action) + b"\n"
 
 
-#: Columns of which a reader expects bounds, by Delta's default.
+#: Number of columns for which readers expect bounds: Delta's default.
 _INDEXED = 32
 
 
 def _statistics(file: FileEntry, kinds: Mapping[str, Any]) -> dict[str, str]:
-    """Return a file's statistics of columns of some types, as the text that an ``add`` action has.
+    """Return the ``stats`` of a file's ``add`` action, for the columns in ``kinds``; empty if unknown.
 
-    It has bounds of all columns or of none: datasets of deltalake (1.6) take one that is missing beside
-    others for null, and leave the file out for any filter of its column.
+    They have bounds of all columns or of none: datasets of deltalake (1.6) take a bound that is missing
+    beside others for null, and leave the file out for any filter on its column.
     """
     found: dict[str, Any] = {} if file.rows is None else {"numRecords": file.rows}
     known = {name: one for name, one in (file.statistics or {}).items() if isinstance(kinds.get(name), str)}
@@ -308,7 +308,7 @@ def _statistics(file: FileEntry, kinds: Mapping[str, Any]) -> dict[str, str]:
     first = islice(kinds.items(), _INDEXED)
     expected = [name for name, kind in first if isinstance(kind, str) and kind != "binary"]
     if expected and known.keys() >= set(expected):
-        # Of a column without values there are none.
+        # A column without values has no bounds.
         some = [name for name in expected if known[name].values != 0]
         least, greatest = (
             {name: _bound(kinds[name], known[name], side) for name in some} for side in ("least", "greatest")
@@ -324,7 +324,7 @@ def _bound(kind: str, known: ColumnStatistics, side: str) -> Any:
     if not isinstance(value, str):
         return value if (kind == "boolean" if isinstance(value, bool) else kind in _NUMBERS) else None
     if known.decimal:
-        # Exactly these digits: a binary number would be another bound.
+        # Exactly these digits: a binary number would be a different bound.
         is_number = kind.startswith("decimal") and _NUMBER.fullmatch(value)
         return Raw(value.encode()) if is_number else None
     if kind in _TIMES:

@@ -27,7 +27,7 @@ _URI = re.compile(r"(?:s3|s3a|s3n)://([^/]+)(?:/(.*))?", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 #: Characters that ``java.net.URI`` allows in a path beside letters, digits and ``-._~``.
 _URI_PATH = "/!$&'()*+,;=:@"
-#: How the keys of empty objects end that stand for directories.
+#: Endings of the keys of empty objects that stand for directories.
 _MARKERS = ("/", "_$folder$")
 # S3 keeps nearly any text. Not these: XML 1.0 cannot represent all of them, so no listing would name the key
 # as it is, and lone surrogates cannot be encoded. Spark escapes those that partition values may have.
@@ -76,7 +76,7 @@ def is_hidden(relative_path: str) -> bool:
 
 
 def is_data(relative_path: str) -> bool:
-    """Return whether an object at this path below a destination is data, by what readers of datasets skip.
+    """Return whether an object at this path below a destination is data, which readers do not skip.
 
     Not data are hidden objects, such as ``_SUCCESS`` and all records; directory markers, whose names end with
     a slash; and those of EMRFS and older Hadoop releases, whose names end with ``_$folder$``.
@@ -85,10 +85,9 @@ def is_data(relative_path: str) -> bool:
 
 
 def check_relative_path(path: str) -> None:
-    """Refuse a path of a data file below a destination, as `InvalidPath`.
+    """Raise `InvalidPath` if no data file may have this path below a destination.
 
-    It could leave the destination, is ambiguous to a store, is hidden from readers, or has characters that a
-    listing cannot name.
+    It could leave the destination, is ambiguous, is hidden from readers, or cannot be named by a listing.
     """
     elements = path.split("/")
     if not path or "" in elements:
@@ -116,7 +115,7 @@ class Destination:
     Attributes:
         bucket: The bucket.
         prefix: Empty for the bucket's root; otherwise it ends with ``/``.
-        uri: It as ``s3://bucket/prefix/``.
+        uri: The directory as ``s3://bucket/prefix/``.
     """
 
     bucket: str
@@ -132,7 +131,8 @@ class Destination:
         """Parse ``s3://bucket/prefix/``; ``s3a://`` and ``s3n://`` too. A missing trailing slash is added.
 
         Raises:
-            InvalidDestination: It is no S3 URI, or has an element that is empty, ``.`` or ``..``.
+            InvalidDestination: It is no S3 URI; or its path is too long, or has a backslash, a control
+                character, or an element that is empty, ``.`` or ``..``.
         """
         bucket, key = split_uri(uri)
         prefix = key.rstrip("/")
@@ -277,8 +277,8 @@ def partition_form(name: str) -> str:
 def check_partition_names(names: Iterable[Any], what: str) -> list[str]:
     """Return names of partitions, such as ``dt=2013-01-01``, without slashes around them.
 
-    Raises `ValueError`, which says ``what`` they are of, if a name is not text, or it or a column's value is
-    empty or ``None``, as templates and shell variables without a value leave it.
+    Raises `ValueError`, which says ``what`` has them, if a name is not text, or if a name or a column's value
+    is empty or ``None``, as templates and shell variables without a value render.
     """
     checked = []
     for name in names:

@@ -1,4 +1,4 @@
-"""A job: its options and those of its objects, its record, how far it is, and what opens it elsewhere."""
+"""A job: its options, those of its objects, its record, its state, and the reference to open it elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from airflow_s3commit.protocol.model.codec import (
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.store.base import METADATA_PREFIX
 
-#: Characters of a wrong value that an error repeats.
+#: Maximum characters of a wrong value in an error's message.
 _LONGEST_VALUE = 80
 
 _NAMES = {str: "text", bool: "True or False", type(None): "None"}
@@ -62,7 +62,7 @@ class Checked(Struct, frozen=True, kw_only=True):
 
 def _is_of(value: object, kind: Any) -> bool:
     try:
-        # Of a dict it would make a struct.
+        # The conversion would turn a dict into a struct, so compare the type of its result.
         return isinstance(value, type(msgspec.convert(value, kind)))
     except msgspec.ValidationError:
         return False
@@ -107,7 +107,7 @@ _HEADERS = ("cache-control", "content-disposition", "content-encoding", "content
 #: Names of user metadata that are ours.
 _RESERVED = "s3commit-"
 
-#: What user metadata is called in headers.
+#: What may follow the prefix in the name of a header of user metadata.
 _METADATA_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 
 # Nothing that could end a header and begin another.
@@ -121,8 +121,8 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
     may require them. The other options apply to data only. Customer-provided keys (SSE-C) are not supported:
     every read of an object would need them.
 
-    What the store can judge, such as its storage classes and its limits on tags and metadata, is judged by
-    it: the setup of a job starts an upload with these options.
+    Storage classes, limits on tags and metadata, and whatever else the store can judge are left to the store:
+    the setup of a job starts an upload with these options.
 
     Attributes:
         storage_class: ``STANDARD_IA``, ``INTELLIGENT_TIERING`` … as the store calls it.
@@ -160,14 +160,14 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
             raise InvalidOption("headers names one header twice; case makes no difference")
         for name in lowered:
             _check_header_name(name)
-        # Copies, which nobody else changes.
+        # Copies, because the caller may change its own.
         msgspec.structs.force_setattr(self, "headers", lowered)
         msgspec.structs.force_setattr(self, "tags", dict(self.tags))
         for name, value in self.of_data.items():
             if not _HEADER_VALUE.fullmatch(value):
                 raise InvalidOption(f"{name}={value[:80]!r} is empty, or not of printable ASCII characters")
         if "expires" in lowered:
-            # A store keeps any text, and then boto3 could not read the answers about the object.
+            # A store accepts any text here, but boto3 could then not parse responses about the object.
             try:
                 parsedate_to_datetime(lowered["expires"])
             except ValueError:
@@ -213,7 +213,7 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
         return {**self.of_records, **_given(more), **self.headers}
 
     def or_else(self, other: ObjectOptions) -> ObjectOptions:
-        """Return these options, with defaults from ``other``; the options of encryption go together."""
+        """Return these options, with defaults from ``other``; the encryption options are taken together."""
         encryption = self if self.sse is not None else other
         return ObjectOptions(
             storage_class=self.storage_class or other.storage_class,
@@ -246,7 +246,7 @@ def _check_header_name(name: str) -> None:
 Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
 ConflictMode: TypeAlias = Literal["fail", "append", "replace", "as-written"]
 Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
-#: Whose loader reads the ETags of what we write: ``hadoop-3.4.2`` and later, or ``hadoop-3.3`` to 3.4.1.
+#: Hadoop releases that can load the ETags that we write: ``hadoop-3.4.2`` and later, or 3.3 to 3.4.1.
 PendingsetFormat: TypeAlias = Literal["hadoop-3.4.2", "hadoop-3.3"]
 State: TypeAlias = Literal["open", "sealed", "committed", "aborted"]
 
@@ -277,7 +277,7 @@ class JobOptions(Checked, frozen=True, kw_only=True):
             then on every commit to the destination does. Excludes ``retain``: such readers list.
         publish: ``delta`` makes each commit a version of a Delta table, which other engines read at the
             destination. From then on every commit to the destination does. For Parquet files that this
-            package wrote; a longer ``retain`` than the longest query keeps files that the query reads.
+            package wrote; a ``retain`` longer than the longest query keeps the files that a query reads.
 
     Raises:
         InvalidOption: A field has a wrong type or value, or contradicts another.
@@ -323,7 +323,7 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         return self.conflict_mode == "append"
 
     def as_sealed(self, removes: Removal | None) -> JobOptions:
-        """Return the options of the commit, by what the writers asked to remove if they decide."""
+        """Return the options of the commit: ``as-written`` becomes what the writers asked to remove."""
         if self.conflict_mode != "as-written":
             return self
         if removes in (None, "nothing"):
@@ -363,14 +363,14 @@ class JobReference(Plain, Struct, frozen=True, kw_only=True):
 class Position(Struct, frozen=True):
     """An entry of a log by its number and the SHA-256 of its bytes; number 0 before the first entry.
 
-    A record that keeps a position pins the log: an entry of that number with other bytes is of another log.
+    A record with a position pins the log: an entry with that number and other bytes belongs to another log.
     """
 
     number: Generation = 0
     sha256: Line = ""
 
 
-#: The entry of a job's context with the generation that its output was made from.
+#: Name in a job's context of the generation that its output was made from.
 MADE_FROM = "s3commit_made_from"
 
 
@@ -381,7 +381,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         staging: URI of the directory of its pendingsets.
         options: How it commits.
         context: Facts of the orchestrator: DAG, run, task, partition.
-        adopted: Hadoop wrote its output, under names of its own: its sealed uploads say what is the job's.
+        adopted: Hadoop wrote and named its output: only the job's sealed uploads say which files are its own.
         publishes: The job, or one before it, publishes the table: its files must have columns that Delta has.
         base: The newest entry of the log at setup. The job's own entry comes later.
         created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
@@ -398,20 +398,20 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
 
     @property
     def made_from(self) -> int | None:
-        """The generation that its output was made from; None if no writer has said that."""
+        """The generation that its output was made from; None if none was given, 0 if it is no number."""
         text = self.context.get(MADE_FROM)
         return None if text is None else int(text[:20]) if text.isdecimal() else 0
 
 
 class JobState(Plain, Struct, frozen=True, kw_only=True):
-    """How far a job is, by its records and by the log.
+    """How far a job has got, by its records and by the log.
 
     Attributes:
         state: ``open``, ``sealed``, ``committed`` or ``aborted``.
         generation: Number of its commit's entry in the log; None if it is not committed.
         since: When it was set up, sealed or ended, in milliseconds since the epoch by the clock of the
             machine that did it. For display only.
-        reason: Why it was aborted; empty if nobody said.
+        reason: Why it was aborted; empty if no reason was given.
         finished: It has ended and has no record of its own left: nothing remains to be cleaned up.
     """
 
@@ -426,8 +426,8 @@ class AbortReport(Plain, Struct, frozen=True, kw_only=True):
     """Result of an abort.
 
     Attributes:
-        uploads: Pending uploads that are aborted.
-        objects: Published objects that it deleted.
+        uploads: Number of pending uploads that were aborted.
+        objects: Number of published objects that were deleted.
     """
 
     uploads: Count

@@ -34,13 +34,13 @@ SUCCESS = "_SUCCESS"
 DELTA_LOG = "_delta_log"
 
 #: The directory of a destination for the log and what belongs to it. A writer of data may be denied all of
-#: it but to read receipts.
+#: it but to read receipts and the records of jobs.
 HOME = "_s3commit"
 
 #: Below a destination: the records of jobs whose clean-up is not finished; the log, and its checkpoints.
 OPEN_JOBS, LOG, CHECKPOINTS = f"{HOME}/open/", f"{HOME}/log/", f"{HOME}/checkpoints/"
 
-#: What the keys begin with of the probes with which jobs look at the store; and the key of those of its time.
+#: Prefix of the keys of a job's probes of the store, and the key of probes of the store's time.
 PROBES, TIME = f"{HOME}/probe-", f"{HOME}/time"
 
 #: The versions of a destination as a Delta table.
@@ -48,7 +48,7 @@ VERSIONS = f"{DELTA_LOG}/"
 
 _ENTRY_DIGITS = 20
 
-#: The name of a version of a Delta table, or of an object of a checkpoint: of no copy of one beside it.
+#: The name of a version of a Delta table, or of an object of a checkpoint; not that of a copy beside it.
 _DELTA_NAME = re.compile(rf"([0-9]{{{_ENTRY_DIGITS}}})\.(json|checkpoint\..+)")
 
 _CHECKPOINT_SUFFIX = ".jsonl.gz"
@@ -72,8 +72,8 @@ _ATTEMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,127}")
 def check_id(value: str, what: str = "job id") -> str:
     """Return an id that may become part of a key; `InvalidRecord` if it cannot.
 
-    It is made of 1 to 128 letters, digits, ``-``, ``_``, and below a job ``.``; that of an attempt of
-    letters, digits and ``.`` alone, so that no two attempts share a key.
+    An id has 1 to 128 letters, digits, ``-`` and ``_``; that of a stage or task may have ``.`` too. That of
+    an attempt has letters, digits and ``.`` alone, so that no two attempts share a key.
     """
     is_job, is_attempt = what == "job id", what.endswith("attempt")
     pattern = _ID if is_job else _ATTEMPT_ID if is_attempt else _STEP_ID
@@ -95,7 +95,7 @@ def is_canonical(job_id: str) -> bool:
 
 
 def check_new_id(job_id: str) -> str:
-    """Return the id of a new job: a canonical UUID, for which file names are searched; or `InvalidRecord`."""
+    """Return a new job's id; `InvalidRecord` if it is no canonical UUID, which file names are searched by."""
     if is_canonical(job_id):
         return job_id
     try:
@@ -145,7 +145,7 @@ def _is_named_by(name: str, job_id: str) -> bool:
     return re.search(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9_-])", name) is not None
 
 
-#: Stands for a job in the name of the list of the files that are older than the log.
+#: In place of a job's id: in the name of the list of the files that are older than the log.
 OLDER_DATA = "older-data"
 
 
@@ -284,7 +284,7 @@ class Layout:
         return self.stage(stage, stage_attempt) + "sealed.json"
 
     def driver_seals(self, stage: str, stage_attempt: str) -> str:
-        """Return the prefix of what Spark drivers say of a stage attempt's writes, in the staging bucket."""
+        """Return the prefix of the Spark drivers' records of a stage attempt, in the staging bucket."""
         return self.stage(stage, stage_attempt) + "spark/"
 
     @property
@@ -298,13 +298,13 @@ class Layout:
 
     @property
     def probe(self) -> str:
-        """Key of the uploads and objects with which the job looks at its store; it removes them at once."""
+        """Key of the uploads and objects with which the job probes its store; it removes them at once."""
         return f"{self.destination.prefix}{PROBES}{self.job_id}"
 
     def is_own_upload(self, key: str) -> bool:
-        """Return whether a key is that of one of the job's uploads that are not data."""
+        """Return whether a key is that of a probe or of a list of files: uploads of the job besides data."""
         return key == self.probe or key.startswith(lists_prefix(self.destination, self.job_id))
 
 
-#: The directory of a magic directory below which relative paths are kept.
+#: The directory within a magic directory below which relative paths are kept.
 BASE = "__base"

@@ -20,7 +20,7 @@ SUCCESS_NAME = "org.apache.hadoop.fs.s3a.commit.files.SuccessData/1"
 MAX_FILENAMES = 100
 
 #: The entries of ``diagnostics`` that hold the URI of the job's receipt, the number of the commit's entry in
-#: the log, and what makes each marker unlike all others, so that its ETag never returns.
+#: the log, and a nonce that makes each marker unique, so that its ETag never recurs.
 MANIFEST_DIAGNOSTIC = "s3commit.manifest"
 GENERATION_DIAGNOSTIC = "s3commit.generation"
 NONCE_DIAGNOSTIC = "s3commit.nonce"
@@ -69,7 +69,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         metrics: Durations in milliseconds and counts of requests.
         generation: Number of the commit's entry in the log.
         tasks: How many task attempts count.
-        rolled_back_to: Of a rollback of the table, the generation; 0 for a job.
+        rolled_back_to: For a rollback of the table, the generation; 0 for a job.
         delta_version: Its version as a Delta table; None if the table is not published.
     """
 
@@ -92,7 +92,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, entry: Entry) -> Manifest:
-        """Return the manifest of a ``commit`` entry; another one is a `ValueError`."""
+        """Return the manifest of a ``commit`` entry; any other entry is a `ValueError`."""
         commit = entry.commit
         if commit is None:
             raise ValueError(f"entry {entry.number} of {entry.destination} is no commit")
@@ -122,7 +122,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @property
     def mode(self) -> str:
-        """The conflict mode, for people; of a rollback the generation that it led back to."""
+        """The conflict mode, for people; for a rollback, the generation that it went back to."""
         return f"rollback to {self.rolled_back_to}" if self.rolled_back_to else self.conflict_mode
 
     @property
@@ -135,7 +135,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> Source:
-        """The commit, as the table knows it; its list of files is found by it."""
+        """The commit, as the table knows it; this is enough to read its list of files."""
         return Source(
             self.generation,
             self.job_id if self.is_of_job else None,

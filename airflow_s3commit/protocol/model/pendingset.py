@@ -220,7 +220,7 @@ class PendingSet(Struct, frozen=True, kw_only=True):
 
 
 def pending_bytes(key: str) -> int:
-    """Return the maximum bytes of a ``.pending``, or for any other name of a pendingset."""
+    """Return the maximum bytes to read at a key: a ``.pending`` by its suffix, or else a pendingset."""
     return largest(PendingUpload if key.endswith(PENDING_SUFFIX) else PendingSet)
 
 

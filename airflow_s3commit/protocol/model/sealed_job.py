@@ -34,7 +34,7 @@ class SparkField(Struct, frozen=True, kw_only=True, omit_defaults=True):
         name: Its name.
         type: Its type. One that Spark lacks has Arrow's name; ``void`` is unknown.
         nullable: Whether it may have nulls.
-        metadata: What else Spark knows of it.
+        metadata: What else Spark knows of the column.
     """
 
     name: Line
@@ -51,7 +51,7 @@ class SparkSchema(Struct, frozen=True, kw_only=True):
 
 
 class WrittenColumns(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The columns of some files, which records keep as the text of this.
+    """The columns of some files. Records keep them as this struct's JSON text.
 
     Attributes:
         format: The files' format, such as ``parquet``.
@@ -97,7 +97,7 @@ class ColumnStatistics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     decimal: bool = False
 
     def plus(self, other: ColumnStatistics) -> ColumnStatistics:
-        """Merge the statistics of two parts of a column; a value unknown in one is unknown in both."""
+        """Merge the statistics of two parts of a column; what is unknown in one is unknown in the result."""
         return ColumnStatistics(
             values=_sum(self.values, other.values),
             nulls=_sum(self.nulls, other.nulls),
@@ -109,7 +109,7 @@ class ColumnStatistics(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 Columns: TypeAlias = Mapping[str, ColumnStatistics]
 
-#: The same in a record.
+#: Columns in a record, with a limit to their number.
 KnownColumns: TypeAlias = Annotated[dict[Line, ColumnStatistics], Meta(max_length=MAX_COLUMNS)]
 
 
@@ -161,7 +161,7 @@ class Counts(Struct, frozen=True, kw_only=True):
     columns: KnownColumns | None = None
 
     def plus(self, other: Counts) -> Counts:
-        """Return the sum of these counts and ``other``; a value that is unknown in one is unknown in it."""
+        """Return the sum of these counts and ``other``; what is unknown in one is unknown in the sum."""
         if not self.files or not other.files:
             columns = self.columns if self.files else other.columns
         else:
@@ -227,11 +227,11 @@ class SealedTask(Struct, frozen=True, kw_only=True):
 
 
 class Sealed(JobOwned, frozen=True, kw_only=True):
-    """What the seal of a stage, and that of a job, say of the output.
+    """What the seals of stages and of jobs say of the output.
 
     Attributes:
         removes: What the writers asked to remove; None if they leave it to the job.
-        replaced: Directories that leave the table with all below them, beside the partitions.
+        replaced: Directories that leave the table with all below them, in addition to the partitions.
         schemas: The schemas of all files; empty if that of one is unknown, or there are too many.
     """
 
@@ -267,15 +267,15 @@ class DriverSealRecord(Versioned, frozen=True, kw_only=True):
     """``stages/<stage>-<attempt>/spark/<driver>/<number>.json``: the task attempts of one write that count.
 
     The jar's ``PendingWrite.java`` creates one for each write of a Spark application, and the stage's seal is
-    made of them. The driver is a JVM, whatever contexts it starts: ``<driver>`` is the number that it took
-    before its first write, and its id.
+    made of them. A driver is one JVM, whatever Spark contexts it starts: ``<driver>`` is the number that it
+    took before its first write, and its id.
 
     Attributes:
         stage: Name of the application's stage.
         application: Spark's id of the application.
         application_attempt: YARN's number of this start of the application in cluster mode; elsewhere None.
-        spark: Its version.
-        write: Number of the write in the driver, in the order in which they ended.
+        spark: Spark's version.
+        write: Number of the write in the driver, in the order in which its writes ended.
         directory: The written directory below the destination; ``""`` for the destination itself.
         dynamic: The write overwrites the partitions that it has files for.
         replaced: Directories that it overwrites, with all below them; ``""`` for the whole destination.
@@ -334,7 +334,7 @@ class SealReference(Struct, frozen=True, kw_only=True):
     partitions: dict[Line, Counts]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values; the partitions are counted, not listed."""
+        """Return the reference as plain values; the partitions are counted, not listed."""
         return {
             "location": self.location,
             "sha256": self.sha256,

@@ -1,9 +1,9 @@
 """An entry of the log, and the table: what the entries add up to, one after the other.
 
-An entry alone says how a job ended; receipt and ``_SUCCESS`` are derived from it.
+Only an entry says how a job ended; receipt and ``_SUCCESS`` are derived from it.
 
-The table holds no names of files. It knows which commits each partition consists of; the list of files of a
-commit has the names. So it stays small for a million files.
+The table holds no names of files. It knows which commits each partition consists of; a commit's list of files
+has the names. So the table stays small for a million files.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         within: The lines, if they are short; otherwise the list is an object of its own.
         retain: Seconds that what leaves stays in place; 0 deletes it at once.
         adopted: Hadoop wrote the files, whose names do not have the job's id.
-        restores: Of a rollback, the commits that each partition consists of again.
-        rolled_back_to: Of a rollback, the generation; otherwise 0.
+        restores: For a rollback, the commits that each partition consists of again.
+        rolled_back_to: For a rollback, the generation; 0 for any other commit.
         tasks: How many task attempts count.
         schemas: The schemas of the files; empty if that of one is unknown.
         metrics: Durations in milliseconds and counts of requests.
@@ -97,9 +97,9 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
         job_id: The job that it ends; None for the first entry and a release.
         staging: URI of the job's staging.
         context: The orchestrator's facts about the job.
-        commit: Of a commit, what it does.
-        why: Of an abandoned job, the reason.
-        frees: Of a release, the generations whose removed files may be deleted.
+        commit: For a commit, what it does to the table.
+        why: For an abandoned job, the reason.
+        frees: For a release, the generations whose removed files may be deleted.
         marks: Whether each partition of the table has a ``_SUCCESS`` of its own. Once an entry has it, every
             later one does.
         published: Number of the first entry that other engines see, as a version of a Delta table; 0 if the
@@ -204,7 +204,7 @@ class Left(Struct, frozen=True):
 
 
 class Retained(Struct, frozen=True):
-    """What a commit took from the table, and what stays in place for a while.
+    """What a commit took from the table and leaves in place for a while.
 
     Attributes:
         pieces: The commits by partition.
@@ -225,10 +225,10 @@ class Table:
         generation: Number of the last commit among them; 0 without one.
         live: The commits that each partition consists of.
         retained: What left the table and stays in place, by the generation that took it.
-        freed: The same, of what the newest release freed. Some of it may still be there; what earlier
+        freed: The same for what the newest release freed. Some of it may still be there; what earlier
             releases freed is deleted.
         sources: The commits that are live or retained, by number.
-        newest_schemas: The schemas of the newest commit that has some: a table without files has its columns.
+        newest_schemas: The schemas of the newest commit that has some: the columns of a table without files.
     """
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ class Table:
     def apply(self, entry: Entry, sha256: str) -> Left:
         """Apply the entry after the head, and return what left the table.
 
-        Raises `InvalidRecord` if it restores what is not in place. The table is as before.
+        Raises `InvalidRecord`, and leaves the table as it was, if the entry restores what is not in place.
         """
         for name, numbers in entry.commit.restores.items() if entry.commit is not None else ():
             if len({*numbers}) < len(numbers) or not all(self.can_restore(name, one) for one in numbers):
@@ -320,7 +320,7 @@ class Table:
         return {owner for number in self.numbers_in(partition) for owner in self.sources[number].owners}
 
     def commits(self, since: int = 0) -> dict[int, list[str]]:
-        """Return the commits after a generation whose files are in the table, and their partitions here."""
+        """Return the commits after a generation that have files in the table, each with their partitions."""
         found: dict[int, list[str]] = {}
         for name in sorted(self.live):
             for number in self.live[name]:
@@ -329,7 +329,7 @@ class Table:
         return dict(sorted(found.items()))
 
     def schemas(self) -> list[str]:
-        """Return the different schemas of the files, oldest first; of an empty table its last ones."""
+        """Return the different schemas of the files, oldest first; of an empty table the last that it had."""
         found = {text: None for number in self.commits() for text in self.sources[number].schemas}
         return list(found or dict.fromkeys(self.newest_schemas))
 
