@@ -41,15 +41,15 @@ logger = logging.getLogger(__name__)
 def abort(context: JobContext, why: str = "") -> AbortReport:
     """End a job that is not committed, and undo all it did. Repeatable by any process.
 
-    Also for an id that nobody has set up: it is spent then. After: nothing of the job is visible, pending or
-    staged, and no process can commit it. ``_SUCCESS`` is not touched. Raises `AlreadyCommitted` if the job is
-    committed; and as `end_job` and `undo`: abort again.
+    An id that nobody has set up is spent too. After: nothing of the job is visible, pending or staged, and no
+    process can commit it. ``_SUCCESS`` is not touched. Raises `AlreadyCommitted` if the job is committed; and
+    as `end_job` and `undo`: then abort again.
     """
     with naming(context, "abort"):
         # The record may be missing because the job has ended, so look for its receipt in any case.
         context = with_readable_record(replace(context, alone=""))
         job = context.record
-        # A log may have been deleted as a whole since the job's base was read: then nobody could end the job.
+        # If the whole log was deleted since the job's setup, nobody could end the job from its base on.
         is_there = job is not None and find_head(context.store, context.layout.destination) > 0
         log = Log(context, job.base if job is not None and is_there else None)
         begin_log(context, log)
@@ -76,7 +76,7 @@ def aborting_unbegun(context: JobContext) -> Iterator[None]:
 
 
 def abandon(context: JobContext, log: Log, job: JobRecord | None, why: str) -> Entry:
-    """Create the job's ``abandon`` entry, and return it, or the entry that ended the job. As `end_job`."""
+    """Create the job's ``abandon`` entry, and return it, or the entry that already ended it. As `end_job`."""
     make = partial(ending, context, job=job, why=why)
     return end_job(context, log, make, otherwise="It is not aborted: abort it again")
 
@@ -84,8 +84,8 @@ def abandon(context: JobContext, log: Log, job: JobRecord | None, why: str) -> E
 def undo(context: JobContext, entry: Entry) -> AbortReport:
     """Undo what an abandoned job did. Repeatable by any process.
 
-    Objects go after uploads: else a process that completes an upload late brings an object back. If a request
-    fails, `OutcomeUnknown`: the job is aborted; run the step again.
+    Uploads are aborted before objects are deleted: otherwise a process that completes an upload late would
+    bring an object back. Raises `OutcomeUnknown` if a request fails: the job is aborted; run this again.
     """
     done = (
         f"{context.name} is aborted, as entry {entry.number} of the log, but not all of it is undone, and"
@@ -114,9 +114,9 @@ def _undo(context: JobContext, entry: Entry) -> AbortReport:
 
 
 def _undo_adopted(context: JobContext, staged: list[str] | None) -> tuple[int, int]:
-    """Abort a job's uploads and delete their objects, by the files of Hadoop, whose names prove nothing.
+    """Abort an adopted job's uploads and delete their objects, as Hadoop's files say: names prove nothing.
 
-    An object that the table has by now is of the job that listed it first.
+    An object that the table has by now belongs to the job that listed it first, and stays.
     """
     table = read_table(context.store, context.layout.destination)
     kept = TableFiles.all_in(context.store, context.layout.destination, table, table.partitions())

@@ -1,7 +1,7 @@
 """Decide what a commit takes from the table, and create the next entry of a log: at its head, at each try.
 
-The newest entry gets first what follows from it: its receipt, and its version if the table is published. So
-only the newest entry of a log may lack them.
+Before a new entry, the newest one gets what follows from it: its receipt, and its version if the table is
+published. So only the newest entry of a log may lack them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def decide(
 
     The options are as sealed, the partitions those that it writes or empties; ``own`` has the keys of the
     job's own files, if their names do not show whose they are. Raises `DestinationNotEmpty` in conflict mode
-    ``fail`` where there is data, `InvalidDestination` if all is replaced and another dataset lies below.
+    ``fail`` where there is data, `InvalidDestination` if it would take files of another dataset.
     """
     whole = options.whole_destination
     takes: Removal = "everything" if whole else "partitions"
@@ -89,7 +89,7 @@ def decide(
 
 
 def refuse_tables(context: JobContext, places: Iterable[Destination], keys: Collection[str]) -> None:
-    """Raise `InvalidDestination` if a table of another one of some places has the partition of a key."""
+    """Raise `InvalidDestination` if a table at another of these places has files in a key's partition."""
     store, home = context.store, context.layout.destination
     calls = [(place, Head(place.bucket, entry_key(place, 1))) for place in places if place != home]
     # A role that is limited to the destination may not read what lies above.
@@ -118,9 +118,9 @@ TRIES = 100
 def append(context: JobContext, log: Log, make: Callable[[Position], Entry]) -> Entry | None:
     """Try to create the entry after the head of a log, and return it. Repeatable.
 
-    Before: the log is read. Returns None if another entry has its number: that is read now. Decide anew.
-    Raises as `create_record`; `InvalidRecord` for another entry that is damaged; `InvalidOption` if the table
-    is or would be published, and cannot be with this entry.
+    Before: the log is read. Returns None if another entry has its number; that one is read now, so decide
+    anew. Raises as `create_record`; `InvalidRecord` if that one is damaged; `InvalidOption` if the table is
+    or would be published, and cannot be with this entry.
     """
     store, home = context.store, context.layout.destination
     if (newest := log.read_newest()) is not None:
@@ -146,9 +146,9 @@ def carried(context: JobContext, log: Log, entry: Entry) -> Entry:
 def end_job(context: JobContext, log: Log, make: Callable[[Position], Entry], *, otherwise: str) -> Entry:
     """Create the entry that ends a job, and return it, or the one that ended the job before.
 
-    Before: the log is read to its end. Repeatable. ``make`` returns the entry after a position: anew for each
-    try, as it may depend on those before it. Raises as `append`; `Unavailable` if other jobs' entries came
-    first a hundred times, with ``otherwise``: the state of the job and the next action.
+    Before: the log is read to its end, or nobody else ends the job. Repeatable. ``make`` returns the entry
+    after a position: anew for each try, as it may depend on earlier entries. Raises as `append`;
+    `Unavailable` if other jobs' entries came first a hundred times: ``otherwise`` says what to do then.
     """
     for _ in range(TRIES):
         if log.end is None:

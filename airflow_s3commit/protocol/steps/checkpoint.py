@@ -1,7 +1,7 @@
 """A checkpoint: a table as compressed JSON lines, from which readers go on instead of folding the whole log.
 
 It is derived from the log and never needed: one that is damaged, or of another log, is passed over. It is
-read line by line, and each line is decoded as a small record, so that a hostile one costs time and no memory.
+read line by line, and each line is decoded as a small record: a hostile checkpoint costs time, but no memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from airflow_s3commit.protocol.model.table import Retained, Source, Table
 
 
 class CheckpointStart(Versioned, frozen=True, kw_only=True):
-    """The first line: the entry that the table is after, how many lines of each kind follow, all schemas."""
+    """The first line: the position of the table, the number of following lines by kind, and all schemas."""
 
     destination: Text
     head: Position
@@ -132,7 +132,7 @@ def from_bytes(body: bytes, destination: str, where: str) -> Table:
     head = next(decode_lines(CheckpointStart, lines, where), None)
     if head is None or head.destination != destination:
         raise InvalidRecord(f"{where} is not a checkpoint of the log of {destination}")
-    # The log has no more commits than entries: so many lines are read, whatever the checkpoint says.
+    # A log has no more commits than entries, which bounds the lines to read, whatever the checkpoint says.
     if head.sources > head.head.number or head.generation > head.head.number:
         raise InvalidRecord(f"{where} has more commits than its log has entries")
     sources: dict[int, tuple[SourceLine, dict[str, Counts]]] = {}

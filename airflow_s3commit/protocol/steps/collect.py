@@ -1,8 +1,8 @@
-"""Seal a stage from what a Spark driver says of its own writes, in their order, as Spark's modes mean them.
+"""Seal a stage from a Spark driver's records of its own writes, applied in order, as Spark's modes mean them.
 
 The driver's tasks write pendingsets of ours. Each write of the application has a record of the tasks that
 count, and of what it overwrites: nothing, some directories with all below them, or the partitions that it has
-files for. A write that overwrites discards what earlier writes of the application have there.
+files for. A write that overwrites discards what earlier writes of the application have put there.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from airflow_s3commit.store.execute import in_threads
 
 logger = logging.getLogger(__name__)
 
-#: With this record a driver takes its number, before its first write.
+#: The record with which a driver takes its number, before its first write.
 _REGISTRATION = "driver.json"
 
-#: With this record a driver that has sealed writes says, at its end, that it was not killed.
+#: The record with which a driver that has sealed writes says, at its end, that it was not killed.
 _END = "ended.json"
 
 
@@ -78,7 +78,7 @@ def collect_stage(context: JobContext, stage: str, stage_attempt: str) -> SealRe
 
 @dataclass
 class _Output:
-    """A task attempt that counts; its pendingset once it was read, which may list a part of its files."""
+    """A task attempt that counts, and its pendingset once read; ``partial`` if some files were discarded."""
 
     task: DriverTask
     pendingset: Stored[PendingSet] | None = None
@@ -110,7 +110,7 @@ class _Application:
         self.tasks |= outputs
 
     def removal(self) -> tuple[Removal | None, set[str]]:
-        """Return what the commit removes, and from which directories all; None if the job decides."""
+        """Return what the commit removes, and the directories that it empties; None if the job decides."""
         if self.options.conflict_mode != "as-written":
             return None, set()
         if "" in self.replaced:
@@ -212,12 +212,12 @@ class _Application:
 
 
 def _driver_seals(context: JobContext, stage: str, stage_attempt: str) -> list[DriverSealRecord]:
-    """Return what the newest driver of a stage attempt says of its writes, in their order.
+    """Return the records of the writes of a stage attempt's newest driver, in their order.
 
-    A driver is a JVM; it has taken the number after those that it found. Contexts that it started one after
-    the other share it. Output of an earlier driver is discarded if it was killed, or YARN started the newest
-    in its place. Raises `JobClosed` if two drivers have the newest number, as they began at once; if the
-    newest has begun a write and sealed none; or if an earlier one has sealed writes and was not killed.
+    A driver is a JVM, which has taken the number after those that it found; contexts that it started one
+    after the other share it. Output of an earlier driver is discarded if it was killed, or YARN started the
+    newest in its place. Raises `JobClosed` if two drivers have the newest number, as they began at once; if
+    the newest has begun a write and sealed none; or if an earlier one has sealed writes, and neither holds.
     """
     drivers, ended = _drivers(context, stage, stage_attempt)
     if not drivers:
@@ -275,5 +275,5 @@ def _drivers(context: JobContext, stage: str, stage_attempt: str) -> tuple[dict[
 
 
 def _is_restart(older: DriverSealRecord, newer: DriverSealRecord) -> bool:
-    """Return whether YARN started the newer one's driver because the other one's had failed."""
+    """Return whether YARN started the driver of the newer record because that of the older had failed."""
     return older.application == newer.application and older.application_attempt != newer.application_attempt

@@ -4,7 +4,7 @@ The entry is the commit. Before it the job can be aborted, after it only finishe
 the table is worked out at the head of the log, right before each try to create the entry: the entry's number
 is free only if nothing came after that head.
 
-Any process may commit a job again after a crash at any point, beside a live committer too.
+Any process may commit a job again after a crash at any point, also while another process commits it.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def commit(
 ) -> Entry:
     """Make a sealed job visible, and return its entry. Repeatable by any process.
 
-    Before: the job is sealed. After: its entry is in the log, what it replaces is deleted, ``_SUCCESS`` is of
-    this commit or a later one, and nothing of the job is pending or staged.
+    Before: the job is sealed. After: its entry is in the log, what it replaces is deleted, ``_SUCCESS``
+    belongs to this commit or a later one, and nothing of the job is pending or staged.
 
     ``seen`` is the entry that a preview was made at. For the other arguments and the errors see `Job.commit`.
     """
@@ -80,8 +80,8 @@ def commit(
         only_adds = job is not None and job.options.only_adds and not job.publishes and seen is None
         if not (context.alone and only_adds):
             log.read()
-        # The end of a job with a record comes after its base. Otherwise the newest entry was read first: it
-        # alone may lack its receipt.
+        # A job with a record ends after its base, so the log shows it. Without a record its receipt does, or
+        # the newest entry, which was read first and alone may lack its receipt.
         end = log.end if job is not None else log.end or find_end(context)
         if end is None and job is None:
             raise NoSuchJob(never_set_up(context))
@@ -149,7 +149,7 @@ class _Run:
         _refuse_changes(self)
         if self.options.only_adds:
             # This costs no request: creating an entry needs the newest one anyway. The table is read only if
-            # that one has no files with these columns, as after an abort.
+            # the newest entry has no files with these columns, as after an abort.
             newest = self.log.read_newest()
             commit = newest.commit if newest is not None else None
             written = [name for name, counts in commit.partitions.items() if counts.files] if commit else []
@@ -206,7 +206,7 @@ def _touched(context: JobContext, seal: SealRecord) -> set[str]:
 
 
 def _unseen(context: JobContext, job: JobRecord, seen: int | None) -> list[Entry]:
-    """Return the entries that a commit's caller has not seen, and after which the job was set up."""
+    """Return the entries that a commit's caller has not seen and that came before the job's setup."""
     if seen is None or seen >= job.base.number:
         return []
     store, home = context.store, context.layout.destination
@@ -228,7 +228,7 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
         if run.job.publishes:
             carried(context, log, run.entry(log.head))
     except Refused:
-        # Another process may have ended it meanwhile, and so be the reason.
+        # The reason may be that another process has ended the job meanwhile.
         if (end := log.read()) is None:
             raise
         return end
@@ -241,8 +241,8 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
     except S3CommitError as error:
         if isinstance(error, InvalidRecord) and not run.is_complete:
             return _give_up(run, error)
-        # Who has ended the job aborted the upload of its list, or removed its records. Otherwise a damaged
-        # record is of the table: all files of the job are there.
+        # A process that ended the job has aborted the upload of its list, or removed its records. If there
+        # was none, a damaged record is the table's: all files of the job are there.
         if isinstance(error, NoSuchUpload | InvalidRecord) and (end := log.read()) is not None:
             return end
         error.add_note(f"{_may_be_visible(run)}: commit it again, or abort it")
@@ -252,10 +252,10 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
 def _give_up(run: _Run, error: S3CommitError) -> Entry:
     """Abort a job that can certainly not be committed, unless it has published nothing; raise the error.
 
-    Returns the entry of another process that has ended the job meanwhile; `OutcomeUnknown` if that fails.
+    Returns the entry if another process has ended the job meanwhile. Raises `OutcomeUnknown` if a step fails.
     """
     try:
-        # Another process may have ended it, and removed what this one needs.
+        # Another process may have ended the job, and removed what this one needs.
         if (end := run.log.read()) is not None:
             return end
         if run.has_begun:
@@ -295,9 +295,9 @@ def _listed(run: _Run) -> Iterator[PendingUpload]:
 
 
 def _refuse_changes(run: _Run) -> None:
-    """Refuse a commit if another one came in between that its caller has not seen, or that may undo it.
+    """Refuse a commit if another came in between that its caller has not seen, or that may delete its files.
 
-    A commit that replaces may have listed a file of an adopted job, taken it for one of nobody, and delete it
+    A commit that replaces may have listed a file of an adopted job as one that no job owns, and delete it
     yet: names of Hadoop do not show whose files they are.
     """
     if run.seen is not None and run.seen > run.log.head.number:
@@ -370,8 +370,8 @@ def complete_part(
 ) -> int:
     """Complete every ``parts``-th task attempt of the seal, from number ``part`` on; as `Job.complete_part`.
 
-    It goes by the seal: an upload of an attempt that does not count would become a visible file that no entry
-    names. Repeatable by any process, beside a commit or an abort.
+    Only sealed uploads are completed: one of an attempt that does not count would become a visible file that
+    no entry names. Repeatable by any process, also during a commit or an abort.
     """
     if not 0 <= part < parts:
         raise InvalidOption(f"part {part} of {parts}: parts are numbered from 0 to {parts - 1}")
@@ -429,7 +429,7 @@ def _decided(context: JobContext) -> tuple[Table, Taken]:
         bare = bare_keys(context, seal)
     store, home, options = context.store, context.layout.destination, job.options.as_sealed(seal.removes)
     if options.only_adds:
-        # Whatever the table has.
+        # An append takes nothing, whatever the table has.
         table = Table()
         table.head = Position(find_head(store, home))
         return table, NOTHING

@@ -1,8 +1,8 @@
 """Lists of files: what the commits of a table wrote, which objects there are, and which are not in the table.
 
-A list has one JSON record a line, and its entry names it by SHA-256. A short list lies within the entry; a
-long one is an object, written before the entry. It is made from the pendingsets alone and in their order, so
-that every process writes the same bytes.
+A list has one JSON record per line, and its entry names it by SHA-256. A short list lies within the entry; a
+long one is an object, written before the entry. A job's list is made from its pendingsets alone and in their
+order, so that every process writes the same bytes.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from airflow_s3commit.protocol.steps.log import decode_entry, read_entry
 from airflow_s3commit.store.base import MIN_PART_BYTES, Fetched, Get, Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, in_threads, outcomes
 
-#: Bytes of a list of files that is read at once with others.
+#: Most bytes of a list of files that is read together with other lists.
 _LIST_BYTES = 4 * 1024 * 1024
 
-#: Objects to look at together.
+#: Objects to check at once.
 _BATCH = 1_000
 
 
@@ -79,7 +79,7 @@ def each_list(
 ) -> Iterator[tuple[Source, Iterator[F]]]:
     """Yield each commit, in any order, with what its list says of each file; reads several lists at once.
 
-    To draw the files raises what `files_of` does.
+    Iterating over the files raises as `files_of` does.
     """
     calls = ((source, Get(home.bucket, key_with_list(home, source), _LIST_BYTES)) for source in sources)
     for source, outcome in outcomes(store, calls, TooLarge, NoSuchKey):
@@ -97,7 +97,7 @@ def key_with_list(home: Destination, source: Source) -> str:
 def _files(
     kind: type[F], store: ObjectStore, home: Destination, source: Source, body: bytes | None
 ) -> Iterator[F]:
-    """Yield the files of a commit's list, from its object; None reads that first. Raises as `files_of`."""
+    """Yield the files of a commit's list from its object's ``body``, read if None. Raises as `files_of`."""
     where = join_uri(home.bucket, key_with_list(home, source))
     with SpooledTemporaryFile(max_size=_READ_BYTES) as spool:
         digest = hashlib.sha256()
@@ -174,8 +174,8 @@ def data_objects(
 ) -> Iterator[ObjectInfo]:
     """Yield the data objects of some directories (without those below them), or of the whole destination.
 
-    Skips hidden objects, directory markers and staging prefixes. The context is of any job there. Where all
-    of it is listed, ``nested`` gets the directories below that are destinations themselves, and not hidden.
+    Skips hidden objects, directory markers and staging prefixes. The context is that of any job there. If the
+    whole destination is listed, ``nested`` gets the directories below that are destinations, and not hidden.
     """
     destination, store = context.layout.destination, context.store
     if directories is None:
@@ -237,9 +237,9 @@ def unowned_objects(
     """Return the data objects that the table does not have, and that no job of this destination wrote.
 
     Other programs put them there, or wrote over a file that is older than the log. Spark's own names have ids
-    like those of jobs, so an id in a name is looked up. Listed are some partitions, without those below them,
-    or the whole destination: `InvalidDestination` if another dataset lies below it. ``own`` has keys of the
-    job's own files, if their names do not show whose they are.
+    like those of jobs, so an id in a name is looked up. The listing is of some partitions, without those
+    below them, or of the whole destination: `InvalidDestination` if another dataset lies below it. ``own``
+    has keys of the job's own files, if their names do not show whose they are.
     """
     home, nested = context.layout.destination, set[str]()
     touched = table.partitions() if partitions is None else partitions
@@ -256,7 +256,7 @@ def unowned_objects(
 
 
 def _jobs_among(context: JobContext, ids: set[str]) -> set[str]:
-    """Return which ids are of jobs of this destination. Before: objects with these ids were listed.
+    """Return which ids belong to jobs of this destination. Before: objects with these ids were listed.
 
     A job has a record before its first object, and a receipt before its record goes.
     """
@@ -269,11 +269,11 @@ def _jobs_among(context: JobContext, ids: set[str]) -> set[str]:
 
 
 class TableFiles(Container[ObjectInfo]):
-    """The files in some pieces of a table; says of a listed object whether it is one of them.
+    """The files in some pieces of a table; ``in`` tells whether a listed object is one of them.
 
     The job's id in an object's name decides. Where files are older than the log, or Hadoop wrote them, their
-    lists are read, a million keys of which take about 100 MiB: a file that is older counts by its key and
-    ETag, so an object that another program has written over it does not; one of Hadoop's by its key.
+    lists are read, a million keys of which take about 100 MiB. An older file counts by its key and ETag, so
+    an object that another program has written over it does not; a file of Hadoop counts by its key.
     """
 
     def __init__(self, store: ObjectStore, home: Destination, table: Table, pieces: Pieces) -> None:
@@ -318,7 +318,7 @@ class TableFiles(Container[ObjectInfo]):
 
 
 def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
-    """Yield the objects that are still there of what the newest release freed. That never comes back."""
+    """Yield the objects that the newest release freed and that still exist. They never come back."""
     pieces: dict[str, list[int]] = {}
     unowned: dict[str, str] = {}
     for one in table.freed.values():
@@ -359,7 +359,7 @@ _PART_BYTES = 2 * MIN_PART_BYTES
 #: Bytes of a list of files to read at once, or to keep in memory.
 _READ_BYTES = 16 * 1024 * 1024
 
-#: Bytes of a list of files that lies within its entry: about fifty files. Readers of the log
+#: Most bytes of a list of files that lies within its entry: about fifty files. Readers of the log
 #: read entries whole, 64 at a time, and every committer reads those that came since its job's setup.
 WITHIN_BYTES = 16 * KIB
 
@@ -471,7 +471,7 @@ def write_list(context: JobContext, files: FileList, owner: str) -> None:
 
 
 class FileSummary(Struct, frozen=True, kw_only=True, gc=False):
-    """What most readers need of a `FileEntry`: to decode all of it takes several times as long."""
+    """What most readers need of a `FileEntry`: decoding all of it takes several times as long."""
 
     key: Text
     size: Count
@@ -479,6 +479,6 @@ class FileSummary(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FileWithBounds(FileSummary, frozen=True, kw_only=True, gc=False):
-    """What a reader needs that leaves files out by their bounds: the statistics are JSON."""
+    """What a reader that leaves files out by their bounds needs: the statistics stay JSON."""
 
     statistics: Raw = Raw()

@@ -1,11 +1,11 @@
 """Finish a committed job from its entry alone: delete what it took, write ``_SUCCESS``, clean up.
 
-Every part can be repeated by any process, beside others that do the same.
+Any process may repeat any part, also while others do the same.
 
 ``_SUCCESS`` is derived from the log, never deleted, and only goes forward. It is written after what a commit
 replaces is deleted, by compare-and-swap, and only over the marker of an older generation or of another
-program. What is deleted has no ETag, so a slow writer could create it anew; what is only overwritten cannot
-go back.
+program. A deleted marker has no ETag, so a slow writer could create an old one anew; a marker that is only
+overwritten cannot go back.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Known:
-    """What the process that created a commit's entry knows, and another one reads.
+    """What the process that created a commit's entry knows, and any other has to read.
 
     Attributes:
         counted: Keys of the pendingsets whose uploads are completed.
@@ -94,9 +94,9 @@ def finish(context: JobContext, entry: Entry, known: Known = Known()) -> None:
     """Do all that follows a commit's entry. Repeatable by any process.
 
     Before: the entry is in the log. After: its version is written, if the table is published; what it took is
-    deleted, unless it is retained; ``_SUCCESS`` is of this commit or a later one; the receipt exists; nothing
-    of the job is pending or staged. If a request fails, `OutcomeUnknown`: the job is committed, run this
-    again.
+    deleted, unless it is retained; ``_SUCCESS`` belongs to this commit or a later one; the receipt exists;
+    nothing of the job is pending or staged. Raises `OutcomeUnknown` if a request fails: the job is committed,
+    run this again.
     """
     done = f"{context.name} is committed, as entry {entry.number} of the log, and not finished"
     with after_effect(done, "commit it again to finish what is left"):
@@ -139,9 +139,9 @@ def _finish(context: JobContext, entry: Entry, known: Known) -> None:
 def _doomed(context: JobContext, commit: Commit, left: Left) -> Iterator[ObjectToDelete]:
     """Yield the objects that a commit took.
 
-    A file with its job's id in its name is deleted by that: no other program writes it, and its ETag does not
-    follow from its parts on every store. Any other is deleted only as it was when it was listed; one that
-    Hadoop wrote, on such a store, if it has the size.
+    A file with its job's id in its name is deleted by its key: no other program writes it, and on some stores
+    its ETag does not follow from its parts. Any other file is deleted only with the ETag that was listed; one
+    that Hadoop wrote, where its ETag does not follow from its parts, if it has the size.
     """
     store, home, sources = context.store, context.layout.destination, left.sources.values()
     jobs, asks = {one.job_id for one in sources} - {None}, any(one.adopted for one in sources)
@@ -185,7 +185,7 @@ _PAGE = 1_000
 def list_staging(context: JobContext) -> list[str] | None:
     """Return the keys in a job's staging if that is at most one page of a listing; otherwise None.
 
-    Before: the job's receipt is written: who writes there later finds the receipt, and withdraws.
+    Before: the job's receipt is written: a process that writes there later finds the receipt, and withdraws.
     """
     listed = context.store.list_objects(context.staging_bucket, context.layout.staging.prefix)
     found = [info.key for info in islice(listed, _PAGE + 1)]
@@ -195,10 +195,10 @@ def list_staging(context: JobContext) -> list[str] | None:
 def abort_pending(context: JobContext, staged: list[str] | None, counted: Container[str] = ()) -> int:
     """Abort every upload of the job that a listing or a record in its staging shows; return how many.
 
-    Before: the job's receipt is written, then ``staged`` was listed. Repeatable. The uploads of pendingsets
-    that are ``counted`` are completed.
+    Before: the job's receipt is written, then ``staged`` was listed. Repeatable. The uploads of the
+    pendingsets in ``counted`` are completed, and left out.
     """
-    # Hadoop's own pendingsets are beside those of a job that was adopted.
+    # The staging of an adopted job has Hadoop's own pendingsets too.
     tracked = tracked_uploads(context, context.layout.staging.prefix, skip=counted, listed=staged)
     recorded = (PendingId.of(one) for one in tracked if one is not None)
     return abort_uploads(context, recorded) + abort_uploads(context, untracked_uploads(context))
@@ -229,7 +229,7 @@ def clean(context: JobContext, entry: Entry, staged: list[str] | None) -> None:
     write_checkpoint(store, layout.destination, entry)
 
 
-#: Refused writes on one condition after which the store is taken to compare another object than it reads.
+#: Refused writes on one condition after which a store is taken to compare an object that it does not show.
 REFUSALS = 3
 
 
@@ -247,9 +247,9 @@ def write_marker(
     """Write the marker of a commit, unless that of this commit or a later one is there. Repeatable.
 
     A marker that another program wrote after the entry stays, as it speaks of newer data than this commit;
-    unless ``over_others``, which writes over one that is damaged too. ``keys`` returns those of its first
-    files, at most 100. Raises `StoreUnsuitable` if the store reads the marker as one thing, and compares it
-    as another.
+    with ``over_others`` it is overwritten, as a damaged one is. ``keys`` returns the keys of the commit's
+    first files, at most 100. Raises `StoreUnsuitable` if writes are refused again and again although the
+    marker, as the store shows it, meets their condition.
     """
     store, bucket = context.store, context.bucket
     tried: list[dict[str, Any]] = []
@@ -323,7 +323,7 @@ def _is_as_new(context: JobContext, key: str, found: Marker, entry: Entry) -> bo
     store, home = context.store, context.layout.destination
     if found.generation is not None:
         if found.generation > entry.number:
-            # One of another log, of which this is a copy, or that was removed, is older.
+            # A marker of another log, of which this is a copy, or which was removed, counts as older.
             with suppress(NoSuchKey):
                 entry = read_entry(store, home, found.generation).entry
         return (found.generation, found.job_id) == (entry.number, entry.job_id)
@@ -339,7 +339,7 @@ def _is_as_new(context: JobContext, key: str, found: Marker, entry: Entry) -> bo
 def refuse_markers_beside_retained(
     context: JobContext, options: JobOptions, marks: bool, table: Callable[[], Table]
 ) -> None:
-    """Refuse what would show retained files to a reader that waits for a partition's marker and lists it.
+    """Refuse what would show retained files to a reader that waits for a partition's marker, then lists it.
 
     That is ``retain`` in a table with markers, and ``partition_success`` in one that retains files.
     """
@@ -398,7 +398,7 @@ def _derive(context: JobContext, entry: Entry, table: Table, over_others: bool, 
         part = replace(commit, partitions={name: counts}, counts=counts, metrics={})
         write_marker(context, key, replace(entry, commit=part), list, over_others=over_others)
         return
-    # That of a commit after the table that was read stays: the partition is looked at again.
+    # The marker of a commit after the table that was read stays: `derive_markers` comes back to it.
     while (found := find_marker(context, key)) is not None and 0 < (
         found.generation or 0
     ) <= table.head.number:

@@ -180,7 +180,7 @@ def entries_before(
 ) -> Iterator[Read]:
     """Yield the entries before one, newest first, each checked against the one after it.
 
-    Raises `InvalidRecord` if an entry is missing or damaged, or another one follows it.
+    Raises `InvalidRecord` if an entry is missing or damaged, or is not the one that the next entry follows.
     """
     for _, outcome in fetch_entries(store, home, range(read.entry.number - 1, 0, -1), at_once=at_once):
         where = join_uri(home.bucket, entry_key(home, read.entry.number - 1))
@@ -199,7 +199,7 @@ def entries_before(
 def fetch_entries(
     store: ObjectStore, home: Destination, numbers: Iterable[int], *, at_once: int = AT_ONCE
 ) -> Iterator[tuple[int, Outcome]]:
-    """Read entries by their numbers, several at once, and yield each in the given order. Checks no chain."""
+    """Read entries by their numbers, several at once; yield each in the given order. Checks no digests."""
     limit = largest(Entry)
     for batch in in_batches(numbers, at_once):
         calls = ((number, Get(home.bucket, entry_key(home, number), limit)) for number in batch)
@@ -282,9 +282,9 @@ def history(
 ) -> Iterator[Manifest]:
     """Yield the manifest of each commit to a destination, newest first; none without a log.
 
-    A manifest's ``generation`` is the number of its commit in the log. Numbers in between are of jobs that
-    were aborted, and of releases. Data that was there before the first job is a commit too. The log is read
-    while the caller iterates: stopping early saves requests. May be repeated.
+    A manifest's ``generation`` is the number of its commit in the log. Numbers in between belong to aborted
+    jobs and to releases. Data that was there before the first job is a commit too. The log is read while the
+    caller iterates: stopping early saves requests. May be repeated.
 
     Args:
         store: The store of the destination.
@@ -297,16 +297,16 @@ def history(
     at_once = AT_ONCE if limit is None else max(1, min(limit, AT_ONCE))
     entries = newest_entries(store, Destination.of(destination), at_once=at_once)
     commits = (Manifest.of(read.entry) for read in entries if read.entry.commit is not None)
-    # The first entry of a log is data that is older, or nothing.
+    # The first entry of a log lists the data that is older, or nothing.
     return islice((one for one in commits if one.is_of_job or one.counts.files), limit)
 
 
 def refuse_rewound(store: ObjectStore, home: Destination, since: int, last: int) -> None:
-    """Refuse to go on from a generation, 0 for none, to a later entry by the files that were added since.
+    """Refuse to bring a reader from a generation, 0 for none, to a later entry by the added files alone.
 
-    After a rollback no rule tells by the generation alone which files a reader has seen: of two readers at
-    one generation, one may have read a file that came back, and the other not. Raises `HistoryRewound` if one
-    came in between, or the log has no such entry: then read the whole table, and go on from its generation.
+    After a rollback the generation alone does not tell which files a reader has seen: of two readers at one
+    generation, one may have read a file that came back, and the other not. Raises `HistoryRewound` if a
+    rollback came in between, or the log lacks the generation: read the whole table then, and go on from it.
     """
     if not since:
         return

@@ -125,7 +125,7 @@ class Log:
             where = join_uri(self._home.bucket, key)
             try:
                 if self._context.alone == "writer":
-                    # It remembers all that it wrote, and somebody may have deleted everything.
+                    # The writer's store remembers what it wrote, and somebody may have deleted everything.
                     store.head(self._home.bucket, key)
                 read = read_entry(store, self._home, self.head.number)
             except NoSuchKey as error:
@@ -209,7 +209,7 @@ def find_head(store: ObjectStore, home: Destination) -> int:
     head = max(first, default=0)
     if len(first) < _PAGE:
         return head
-    # Checkpoints say where the end is about. One whose entry is gone says nothing.
+    # Checkpoints show roughly where the end is. One whose entry is gone shows nothing.
     listed = store.list_objects(
         home.bucket, home.key(CHECKPOINTS), recursive=False, start_after=checkpoint_key(home, head)
     )
@@ -221,8 +221,8 @@ def find_head(store: ObjectStore, home: Destination) -> int:
 def find_receipt(store: ObjectStore, home: Destination, job_id: str) -> Entry | None:
     """Return the entry that ended a job, by its receipt; None if it has none.
 
-    Without a receipt the job may have ended by the newest entry. So read that first. Raises `InvalidRecord`
-    if the receipt is damaged, or of another job or destination.
+    Without a receipt the newest entry may still have ended the job, so read that first. Raises
+    `InvalidRecord` if the receipt is damaged, or of another job or destination.
     """
     found = find_record(store, home.bucket, receipt_key(home, job_id), Entry)
     if found is None:
@@ -243,13 +243,13 @@ def write_receipt(store: ObjectStore, home: Destination, entry: Entry) -> None:
     except PreconditionFailed:
         return
     except AccessDenied:
-        # A bucket may demand encryption, of which nobody knows once the job's record is gone.
+        # A bucket may demand an encryption that is not known any more once the job's record is gone.
         if not has_object(store, home.bucket, key):
             raise
 
 
 def find_end(context: JobContext) -> Entry | None:
-    """Return the entry that ended the job, by its receipt; None if the job has none."""
+    """Return the entry that ended the job, by its receipt; None without one, and if this process is alone."""
     if context.alone:
         return None
     return find_receipt(context.store, context.layout.destination, context.job_id)

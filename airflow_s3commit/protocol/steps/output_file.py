@@ -123,7 +123,7 @@ class OutputFile:
 
     @property
     def upload_id(self) -> str:
-        """The store's id of the upload; waits until it has started, and raises why it could not."""
+        """The store's id of the upload; waits until the upload has started, and raises if it could not."""
         assert self._started is not None
         return self._started.result()
 
@@ -160,7 +160,7 @@ class OutputFile:
         """Close the file, without waiting until its last parts are uploaded. Repeatable.
 
         Args:
-            rows: Its rows, which the manifest keeps, as it does the statistics of the columns.
+            rows: Number of its rows. The manifest keeps it, and the ``statistics`` of the columns.
 
         Raises:
             DidNotHappen: A part could not be uploaded; the upload has been aborted.

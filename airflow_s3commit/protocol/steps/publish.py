@@ -2,10 +2,10 @@
 
 A version follows from the log alone, as receipts do, and is written right after its entry: before it the
 files that the entry adds are there, after it those that the entry takes are deleted. So the newest version
-names no file that is missing. Whoever creates an entry writes that of the newest one first.
+names no file that is missing. Whoever creates an entry first writes the version of the newest one.
 
 What a commit changes is what enters and leaves the table with its entry, by partition. That one rule serves
-an append, a replace, a rollback and a compaction, and needs no list of files but those that differ.
+an append, a replace, a rollback and a compaction, and needs no lists of files but those of what changes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-#: Seconds of retention below which a setup says what happens to queries that run.
+#: Seconds of retention below which a setup warns about queries of other engines.
 _LONG = 3600
 
 
@@ -75,8 +75,8 @@ def _apply(store: ObjectStore, table: Table, entry: Entry, sha256: str = "", *, 
 def changes(store: ObjectStore, home: Destination, since: Position) -> Iterator[TableChange]:
     """Yield what each commit after an entry changes, oldest first.
 
-    After none, number 0, the first change has the whole table as it is now: files that older commits removed
-    may be gone. Raises `InvalidRecord` if the log does not have this entry, and as `entries_after`.
+    If that is number 0, no entry, the first change has the whole table as it is now: files that older commits
+    removed may be gone. Raises `InvalidRecord` if the log does not have this entry, and as `entries_after`.
     """
     if since.number:
         table = Table()
@@ -97,7 +97,7 @@ def changes(store: ObjectStore, home: Destination, since: Position) -> Iterator[
             since = table.head
 
 
-#: Bytes at the start of a version that have its first line, unless another program wrote it.
+#: Bytes at the start of a version that hold its first line, unless another program wrote it.
 START_BYTES = 64 * KIB
 
 
@@ -120,8 +120,8 @@ def publish(context: JobContext, entry: Entry, before: Table | None = None) -> N
     try:
         store.put(home.bucket, version_key(home, version), body.getvalue(), if_none_match=True)
     except (PreconditionFailed, OutcomeUnknown, AccessDenied) as error:
-        # A client sends a request again, so it may be this version; and a bucket may demand encryption, of
-        # which nobody knows once the job's record is gone.
+        # The client may have sent the request twice, so it may be this version; and a bucket may demand an
+        # encryption that is not known any more once the job's record is gone.
         if not _is_published(context, entry, version):
             raise error from None
         return
@@ -163,12 +163,12 @@ def read_start(store: ObjectStore, home: Destination, version: int) -> bytes:
 
 
 def is_of(start: bytes, nonce: str) -> bool:
-    """Return whether a version is of the entry with a nonce, by the line with which it begins."""
+    """Return whether a version belongs to the entry with this nonce, by its first line."""
     return nonce.encode() in start.partition(b"\n")[0]
 
 
 def missing_versions(store: ObjectStore, home: Destination, newest: int) -> list[int]:
-    """Return the versions up to one that are missing, oldest first, after the newest checkpoint of Delta."""
+    """Return the missing versions up to ``newest``, after Delta's newest checkpoint, oldest first."""
     there, checkpoints = set[int](), [-1]
     for info in store.list_objects(home.bucket, home.key(VERSIONS), recursive=False):
         version = delta_version(home, info.key)
@@ -191,7 +191,7 @@ def delta_columns(table: Table) -> DeltaColumns:
     for number in table.commits():
         for text in table.sources[number].schemas:
             written.setdefault(text, _owner(table.sources[number]))
-    # An empty table has the columns that it had.
+    # An empty table keeps the columns that it had.
     return columns_of(written or dict.fromkeys(table.newest_schemas, "the table"))
 
 
@@ -201,7 +201,7 @@ def _owner(source: Source) -> str:
 
 
 def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
-    """Return a commit's entry; not published as long as the table has no columns.
+    """Return a commit's entry, without publication as long as the table has no columns.
 
     Before: the log is read up to the entry before. The entry need not have its list of files yet. Raises
     `InvalidOption` if Delta cannot have a column or partition of the table after the commit; or there are
@@ -216,7 +216,7 @@ def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
 
 
 def prepare(context: JobContext, options: JobOptions, log: Log) -> bool:
-    """Return whether a job publishes, and refuse one of which it is known that it could not.
+    """Return whether a job publishes the table, and refuse a job that certainly could not.
 
     Before: the newest entry is read. Raises `InvalidOption` if files that stay in the table cannot be
     published; or there are versions of another writer.
@@ -255,10 +255,10 @@ def refuse_others_versions(context: JobContext, head: Position) -> None:
         )
 
 
-#: Versions, or bytes of them, after which a checkpoint is made; and after how many this is looked up.
+#: Number and bytes of versions after which a checkpoint is made, and number of versions between such checks.
 MOST_VERSIONS, MOST_BYTES, LOOK_EVERY = 100, 32 * MIB, 10
 
-#: Bytes of one object of the log that are read.
+#: Most bytes of one object of the Delta log that are read.
 _OBJECT_BYTES = 5 * GIB
 
 
@@ -275,7 +275,7 @@ def last_checkpoint(store: ObjectStore, home: Destination) -> int | None:
 
 
 def checkpoint_if_due(store: ObjectStore, home: Destination, newest: int) -> None:
-    """Write a checkpoint of the versions up to one, if there are many or large ones since the last."""
+    """Write a checkpoint up to version ``newest`` if many or large ones came since the last. Never raises."""
     prefix, bucket = home.key(VERSIONS), home.bucket
     last = f"{prefix}_last_checkpoint"
     try:
@@ -283,7 +283,7 @@ def checkpoint_if_due(store: ObjectStore, home: Destination, newest: int) -> Non
         # From the checkpoint's own objects on.
         start = f"{prefix}{since:020}"
         found = store.list_objects(bucket, prefix, recursive=False, start_after=start)
-        # Nothing later of another program: a checkpoint would keep it when it is moved away.
+        # Without later versions of another program: a checkpoint would keep them even if they are moved away.
         numbers = ((info, delta_version(home, info.key)) for info in found)
         listed = [info for info, number in numbers if number is not None and number <= newest]
         versions = [info.size for info in listed if info.key.endswith(".json")]
@@ -299,12 +299,12 @@ def checkpoint_if_due(store: ObjectStore, home: Destination, newest: int) -> Non
                 (log / info.key.removeprefix(prefix)).write_bytes(body)
             DeltaTable(folder).create_checkpoint()
             made = {prefix + file.name: file for file in log.glob("*.checkpoint*.parquet")}
-            # The one that names the others comes last.
+            # The object that names the others comes last.
             for key in [*sorted(made.keys() - {info.key for info in listed}), last]:
                 body = (log / key.removeprefix(prefix)).read_bytes()
                 store.put(bucket, key, body, content_type="application/octet-stream")
     except Exception as error:
-        # Whatever the library raises, and a full disk; or it is not there.
+        # The library may raise anything, or be missing, and the disk may be full.
         logger.warning(
             "%s: no checkpoint of its Delta log, which every reader reads, is written (%s): install"
             " airflow-s3commit[delta] where jobs are committed",

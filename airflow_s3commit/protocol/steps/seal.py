@@ -1,7 +1,7 @@
-"""Record a task attempt's uploads, then look whether the job has ended; seal stages, then the job.
+"""Record a task attempt's uploads, then check whether the job has ended; seal stages, then the job.
 
 A seal records, once, which task attempts of a stage attempt count, or which stage attempts of a job. Attempts
-that do not may be aborted. The seal of the job closes it to further output.
+that do not count may be aborted. The seal of the job closes it to further output.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def seal_stage(
 ) -> SealReference:
     """Record which task attempts of a stage count; as `Job.seal_stage`.
 
-    ``removes`` is what the writer asked to remove, for conflict mode ``as-written``, and ``replaced`` are the
-    directories among that which it overwrites with all below them.
+    ``removes`` is what the writer asked to remove, for conflict mode ``as-written``; ``replaced`` are the
+    directories that it overwrites with all below them.
     """
     with naming(context, f"seal of stage {stage}-{stage_attempt}"), refusing_ended(context):
         context = context if context.record is not None else context.as_recorded(job_record(context))
@@ -228,14 +228,14 @@ class Schemas:
 
 
 def slim(partitions: dict[str, Counts]) -> dict[str, Counts]:
-    """Drop the column statistics of many partitions: a seal is read into memory as a whole."""
+    """Drop column statistics if there are many partitions: a seal is read into memory as a whole."""
     if len(partitions) <= _PARTITIONS_WITH_COLUMNS:
         return partitions
     return {name: counts.without_columns() for name, counts in partitions.items()}
 
 
 def _add_key(seen: set[bytes], key: str, task: SealedTask) -> None:
-    """Add a key to a set of 16-byte digests, of which a million take about 100 MiB; refuse a second one."""
+    """Add a key to a set of 16-byte digests, of which a million take about 100 MiB; refuse a repeated key."""
     digest = text_digest(key)
     if digest in seen:
         raise DuplicateOutput(f"{key} is written twice; the second time by task {task.task}")
@@ -334,8 +334,8 @@ def seal(
 def _end_again(context: JobContext, end: Entry) -> None:
     """Do again what follows the end of a job.
 
-    A commit may have gone by the seal that came late. Who undoes that commit needs the seal to find its
-    objects, and looks only once; so the seal is not taken back, but goes with the rest.
+    A commit may have used the seal although it came late. Whoever undoes that commit needs the seal to find
+    its objects, and looks only once; so the seal is not withdrawn, but removed with the rest.
     """
     if end.kind == "commit":
         finish(context, end)

@@ -1,6 +1,6 @@
-"""Set up a job: look at the store, and create the job's record. The first setup here begins the log.
+"""Set up a job: check the store, and create the job's record. A destination's first setup begins its log.
 
-And read how far a job is, by its records and by the log.
+The module also reads how far a job has got, by its records and by the log.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def open_job(
     *,
     adopting: Container[str] | None = None,
 ) -> Stored[JobRecord]:
-    """Look at the store, set up a job, and look at conditional writes on its new record.
+    """Check the store, set up a job, and try conditional writes on its new record.
 
-    Each process looks at a bucket once. Repeatable by any process. For the arguments and errors see `set_up`.
-    Further `AccessDenied` if the credentials may not do what a job needs; `StoreUnsuitable` if the store does
-    not do what a job relies on: then the job's record is removed.
+    Each process checks a bucket once. Repeatable by any process. For the arguments and errors see `set_up`.
+    Also raises `AccessDenied` if the credentials may not do what a job needs; `StoreUnsuitable` if the store
+    does not do what a job relies on: no record of the job stays then.
     """
     with naming(context, "setup"):
         look = partial(look_at_uploads, context, options)
@@ -82,14 +82,14 @@ def open_job(
 
 
 def look_at_record(context: JobContext, stored: Stored[JobRecord]) -> None:
-    """Look at conditional writes on a job's new record, which is removed if the store does not heed them.
+    """Try conditional writes on a job's new record, which is removed if the store does not heed them.
 
-    Raises `StoreUnsuitable` then. If a request fails, `OutcomeUnknown`: the job is set up; do it again, or
-    abort the job.
+    Raises `StoreUnsuitable` then, and `OutcomeUnknown` if a request fails: the job is set up; set it up
+    again, or abort it.
     """
     body = encode(stored.record)
     if sha256(body) != stored.sha256:
-        # Another release wrote and looked at it; references name its bytes.
+        # Another release wrote the record, and tried this. Its bytes stay, because references name them.
         return
     key = job_key(context.layout.destination, context.job_id)
     try:
@@ -112,9 +112,9 @@ def set_up(
     """Create a job's record, unless a job with its id has ended; begin the log if there is none.
 
     Repeatable by any process: with the same options it returns the record that is there. For the errors see
-    `Job.setup`. Of a job that is Hadoop's, ``adopting`` has the keys of the objects that Hadoop has made of
-    its uploads, which the first entry of the log leaves to its commit.
-    ``look`` is called before anything is written, and beside the first reads.
+    `Job.setup`. For a job of Hadoop, ``adopting`` has the keys of the objects that Hadoop has made of its
+    uploads, which the first entry of the log leaves to the job's commit. ``look`` is called before anything
+    is written, concurrently with the first reads.
     """
     log = Log(context)
     store, home = context.store, context.layout.destination
@@ -123,7 +123,7 @@ def set_up(
         # The newest entry first: it alone may lack its receipt. So the job ends after its base, if at all.
         refuse_ended(context, log.end or find_end(context))
     if options.conflict_mode == "fail" and options.whole_destination:
-        # A job that could only fail is refused before it writes anything; the commit looks again.
+        # A job that could only fail is refused before it writes anything; the commit checks again.
         if not is_first:
             decide(context, options, (), table_at_head(store, home, log))
         elif older := log.older_partitions():
@@ -155,11 +155,11 @@ def begin_log(
 ) -> bool:
     """Read the newest entry of a log, or create the first one; return whether this process created it.
 
-    That entry lists the data that is there, or nothing. It is made before any upload is completed there:
-    otherwise a job's file could enter the table twice, or stay in it after an abort. Repeatable. ``own`` has
-    keys of objects of a job that is adopted: its commit lists them. Raises `InvalidDestination` if there is
-    no log, and the destination is an object, or of another table, or one lies below. For ``look`` see
-    `set_up`.
+    The first entry lists the data that is there, or nothing. It is created before any upload is completed
+    there: otherwise a job's file could enter the table twice, or stay in it after an abort. Repeatable.
+    ``own`` has keys of objects of a job that is adopted: its commit lists them. Raises `InvalidDestination`
+    if there is no log, and the destination is an object, belongs to another table, or has a dataset below it.
+    For ``look`` see `set_up`.
     """
     steps: list[Callable[[], FileList | None]] = [partial(_older_data, context, log, own)]
     if look is not None:
@@ -238,7 +238,7 @@ def never_set_up(context: JobContext) -> str:
 
 
 def after_write(context: JobContext) -> AbstractContextManager[None]:
-    """Return a block whose failed requests say that the step wrote a record before, which stays."""
+    """Return a block whose failed requests raise `OutcomeUnknown`: the record written before it stays."""
     done = f"{context.name}: the step has written its record, and then failed"
     return after_effect(done, "take it again, or abort the job", DidNotHappen)
 
@@ -249,10 +249,10 @@ R = TypeVar("R", JobRecord, StageSealRecord, SealRecord)
 def create_unless_ended(
     context: JobContext, bucket: str, key: str, record: R, withdraw: Callable[[Entry], object] | None = None
 ) -> Stored[R]:
-    """Create a record, then look: refuse, as `refuse_ended`, a step whose job has ended since its first look.
+    """Create a record, then check whether the job has ended meanwhile: if it has, raise as `refuse_ended`.
 
-    If this process wrote the record, and not an earlier one with the same, it deletes it then, or calls
-    ``withdraw`` with the entry that ended the job. If a request fails after the write, `OutcomeUnknown`.
+    In that case a record that this call wrote, and no earlier one, is deleted, or ``withdraw`` is called with
+    the entry that ended the job. Raises `OutcomeUnknown` if a request fails after the write.
     """
     stored = create_record(context.store, bucket, key, record)
     with after_write(context):
@@ -281,7 +281,7 @@ def refuse_ended(context: JobContext, end: Entry | None) -> None:
 
 @contextmanager
 def refusing_ended(context: JobContext) -> Iterator[None]:
-    """Refuse a step, as `load_job`, for the end of its job rather than for what is missing because of it.
+    """Raise that the job has ended, as `load_job`, instead of an error that only follows from its end.
 
     Whoever ends a job writes its receipt before it removes anything of it.
     """
@@ -294,7 +294,7 @@ def refusing_ended(context: JobContext) -> Iterator[None]:
 
 
 def find_state(context: JobContext) -> JobState | None:
-    """Return how far a job is; None if it was never set up."""
+    """Return how far a job has got; None if it was never set up."""
     stored = find_job(context)
     job = stored.record if stored is not None else None
     end = look_up_end(context, job)

@@ -1,4 +1,4 @@
-"""Sweep a destination: end what nobody will end, and finish what a dead process left.
+"""Sweep a destination: end the jobs that nobody will end, and finish what a dead process left.
 
 Uploads and objects are listed first; then a job's record is read by its key, then the log, then its receipt.
 In another order a job that was set up in between would be taken for one that nobody knows.
@@ -51,9 +51,9 @@ class Found:
     """A job, by what listings show of it and by its records. Times are by the store's clock.
 
     Attributes:
-        layout: Its keys. Its staging is that of its record; without one the one that was listed.
+        layout: Its keys. The staging is that of its record; without a record, the one that was listed.
         created: When its record was written, and ``sealed`` its seal; None without one.
-        newest: When the newest thing that was found of it was written.
+        newest: When the newest of its records, uploads and objects was written or began.
         records: How many objects are in its staging and among the records of open jobs.
         is_hadoops: Whether Hadoop's committers have written in its staging, or it was adopted from them.
         problem: Why its record or receipt cannot be read; empty if they can.
@@ -119,8 +119,8 @@ def find_jobs(
 ) -> dict[str, Found]:
     """List the jobs that have a staging or records of their own, and read their records. See `find_end`.
 
-    Stagings are searched in ``roots``, by default only records are listed; all jobs, or the one of an id.
-    They are added to those ``known`` from other listings.
+    Stagings are searched for in ``roots``; by default only records are listed. With ``job_id`` only that job
+    is. The jobs are added to those ``known`` from other listings.
     """
     jobs = {} if known is None else known
     for root in dict.fromkeys(roots):
@@ -145,7 +145,7 @@ def find_jobs(
 
 
 def owned(store: ObjectStore, bucket: str, prefix: str, job_id: str | None = None) -> Iterator[_Listed]:
-    """Yield the objects below a prefix that is followed by a job's id: that, the rest of the key, and it."""
+    """Yield the objects whose keys are a prefix, a job's id and a path: the id, the path, and the object."""
     for info in store.list_objects(bucket, prefix if job_id is None else f"{prefix}{job_id}/"):
         owner, slash, name = info.key[len(prefix) :].partition("/")
         if slash and is_id(owner):
@@ -153,7 +153,7 @@ def owned(store: ObjectStore, bucket: str, prefix: str, job_id: str | None = Non
 
 
 def _take_record(store: ObjectStore, found: Found, read: Fetched | InvalidRecord, *, searched: bool) -> None:
-    """Check a job's record, which names its staging; what is in that is a sign of life too."""
+    """Check a job's record, which names its staging; the objects there are signs of life too."""
     home = found.layout.destination
     where = join_uri(home.bucket, job_key(home, found.job_id))
     try:
@@ -175,9 +175,9 @@ def _take_record(store: ObjectStore, found: Found, read: Fetched | InvalidRecord
 
 
 def find_end(store: ObjectStore, found: Found, newest: Entry | None) -> None:
-    """Find the entry that ended a job: the newest of the log, which alone may lack its receipt, or that.
+    """Note the entry that ended a job: the newest, which alone may lack its receipt, or that of the receipt.
 
-    Before: the job's record was read, then the newest entry; None without a log.
+    Before: the job's record was read, then ``newest``, the log's newest entry; None without a log.
     """
     home = found.layout.destination
     try:
@@ -210,7 +210,7 @@ def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
     store, home, unnamed = context.store, context.layout.destination, list[Upload]()
     listed: dict[str, Found] = {}
     for upload in store.list_uploads(home.bucket, home.prefix):
-        # A setup looks at the store before it has a base: to end its job then would hide that end from it.
+        # A setup probes the store before it has a base: if its job were ended now, it would not notice.
         if (owner := owner_of(upload.key)) is None or upload.key.startswith(home.key(PROBES)):
             unnamed.append(upload)
             continue
@@ -262,7 +262,7 @@ def carry_out(context: JobContext, found: Found, why: str) -> AbortReport:
         return AbortReport(uploads=0, objects=0)
     report = undo(job, end) if end is not None else abort(job, why)
     with after_effect(f"{job.name} is aborted, and some of its files may be visible", "sweep again"):
-        # What it has in the destination beside its sealed files, which are gone by now.
+        # What the job has in the destination beside its sealed files, which are gone by now.
         left = written_here(job, found.job_id, found.objects)
         late = delete_objects(job, (ObjectToDelete(info.key, info.etag) for info in left), "metadata")
     return AbortReport(uploads=report.uploads, objects=report.objects + late)
@@ -271,7 +271,7 @@ def carry_out(context: JobContext, found: Found, why: str) -> AbortReport:
 def release(context: JobContext, now: float) -> int:
     """Release what has been retained for long enough, and delete all that was ever released.
 
-    Repeatable by any process, beside jobs and rollbacks, and after any error. The context is as for
+    Repeatable by any process, also during jobs and rollbacks, and after any error. The context is as for
     `find_left`, and ``now`` the store's time. Returns how many objects were deleted.
     """
     store, home, log, deleted = context.store, context.layout.destination, Log(context), 0
@@ -280,12 +280,12 @@ def release(context: JobContext, now: float) -> int:
             log.read()
             if not log.head.number:
                 return 0
-            # A release has no job that a later sweep would finish.
+            # Its version may be missing: a release has no job that a later sweep would finish.
             if (newest := log.read_newest()) is not None:
                 publish_if_missing(context, newest)
             # What may go is worked out anew at each try: a rollback may have brought some of it back.
             table = read_table(store, home, log.head.number)
-            # A release makes the table forget what the one before freed; so that is deleted first.
+            # A release makes the table forget what the release before freed; so that is deleted first.
             deleted += _delete_freed(context, table)
             ages = retained_since(context, table, now)
             if not (frees := sorted(one for one, age in ages.items() if is_over(table.retained[one], age))):
@@ -336,7 +336,7 @@ def _strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
         if (owner := owner_of(info.key)) and owner not in before.jobs_in(_partition(context, info))
     ]
     after = read_table(store, home) if suspects else before
-    # Other programs' names may have ids too, and those of files that are older than the log.
+    # Names of other programs' files, and of files that are older than the log, may have ids too.
     known = TableFiles.all_in(store, home, after, {_partition(context, info) for info in suspects})
     found: dict[str, list[ObjectInfo]] = {}
     for info in suspects:

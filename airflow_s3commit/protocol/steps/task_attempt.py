@@ -1,7 +1,7 @@
 """A task attempt: uploads files, then commits them as one pendingset or aborts them.
 
-It never makes output visible. `TaskAttempt.commit` records the uploads; the seal of the stage decides whether
-the attempt counts.
+An attempt never makes output visible. `TaskAttempt.commit` records the uploads; the seal of the stage decides
+whether the attempt counts.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class TaskAttempt:
     def check_schema(self, schema: str | None) -> None:
         """Raise `InvalidOption` if the job publishes its table and Delta has no such columns.
 
-        Called before a file is opened, it refuses the file before any upload. None is an unknown schema.
+        Call it before a file is opened, to refuse the file before any upload. None is an unknown schema.
         """
         if self._publishes:
             owner = self._context.name
@@ -311,8 +311,8 @@ class TaskAttempt:
     def _withdraw(self) -> None:
         """Delete the pendingset if this process wrote it, and the records of the aborted uploads.
 
-        Another process may have used the same ids. If this one wrote no pendingset, the records may be that
-        one's: they are left to the end of the job, unless the job has ended.
+        Another process may have used the same ids. If this one wrote no pendingset, the records may belong to
+        the other: they are left to the end of the job, unless the job has ended.
         """
         # While one of the uploads may be pending, all of their records are needed.
         leftovers = self._records if self._has_aborted_files else ()
