@@ -69,7 +69,7 @@ class Job:
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
     ) -> Self:
-        """Open a job by what `reference` returned. Sends no request; the first method call does.
+        """Open a job by its `reference`. Sends no request; the first method call does.
 
         Raises:
             InvalidDestination: The reference holds no S3 URI.
@@ -95,7 +95,7 @@ class Job:
         new_id: Callable[[], str] = new_uuid,
         alone: Alone = "",
     ) -> Job:
-        """Set up a job: look at the bucket, then write the job's record. Begins the log if there is none.
+        """Set up a job: check the bucket, then write the job's record. Begins the log if there is none.
 
         Repeatable by any process: with the same id and options it returns the same job, open or sealed.
 
@@ -105,14 +105,14 @@ class Job:
             job_id: The job's id: a UUID in lower case with hyphens; random by default.
             name: A display name. It is kept in the context, and shown wherever the job is.
             context: Facts of the orchestrator to keep with the job, such as DAG and run.
-            alone: ``driver`` if this process starts all writers of the job, and ends it itself: so it need
-                not ask after each step whether others have ended it, nor read what it wrote. ``writer`` if it
-                is the only writer too: so it need not list what others left. Saves requests.
+            alone: ``driver`` if this process starts all writers of the job, and ends the job itself: then it
+                need not check after each step whether others have ended the job, nor read what it wrote.
+                ``writer`` if it is the only writer too: nor need it list what others left. Saves requests.
 
         Raises:
             InvalidDestination: It is no S3 URI, is an object, or lies in another table or around one.
             InvalidRecord: The id is no UUID.
-            InvalidOption: The table has what the options exclude, or the context a key of a compaction.
+            InvalidOption: The table has what the options exclude, or the context a key of compactions alone.
             JobMismatch: A job with this id exists with other options.
             AlreadyCommitted: A job with this id is committed.
             JobClosed: A job with this id was aborted; its id cannot be used again.
@@ -127,7 +127,7 @@ class Job:
         used = new_id() if job_id is None else check_new_id(job_id)
         layout = Layout.of(Destination.of(destination), used, root)
         plain = JobContext(
-            # Not the job's record: the looks at the store are at that, and need the store's own answers.
+            # Not the job's record: conditional writes are tried on it, and the store itself must answer them.
             RememberingStore(store, but=(RECORD,)) if alone else store,
             layout,
             clock=clock or SystemClock(),
@@ -146,7 +146,7 @@ class Job:
 
     @property
     def reference(self) -> JobReference:
-        """What opens this job in another process; it pins the job's record, once that was written or read."""
+        """By this another process opens the job; it pins the job's record, once that was written or read."""
         return JobReference(**self._context.layout.place, sha256=self._context.record_sha256)
 
     def record(self) -> JobRecord:
@@ -154,7 +154,7 @@ class Job:
         return job_record(self._recorded())
 
     def state(self) -> JobState | None:
-        """Return how far the job is; None if it was never set up."""
+        """Return how far the job has got; None if it was never set up."""
         return find_state(self._context)
 
     def manifest(self) -> Manifest | None:
@@ -231,7 +231,7 @@ class Job:
         Raises:
             DuplicateOutput: A task occurs twice, or a key is written twice.
             InvalidRecord: A pendingset is damaged, another job's, or not the one that was committed.
-            JobClosed: The job is not open, the stage attempt is sealed with other tasks, or has none.
+            JobClosed: The job is not open; the stage attempt is sealed with other tasks, or Spark wrote none.
         """
         if tasks is None:
             return collect_stage(self._recorded(), stage, stage_attempt)
@@ -293,8 +293,8 @@ class Job:
     def preview(self) -> Preview:
         """Return what the commit would take from the table now. Changes nothing.
 
-        Before: the job is sealed. Optional; pass its ``generation`` to `commit` to be refused if the table
-        has changed since.
+        Before: the job is sealed. Optional; a `commit` that is given its ``generation`` is refused if a later
+        one touched the same partitions.
 
         Raises:
             JobClosed: The job is not sealed.
@@ -326,11 +326,11 @@ class Job:
         Raises:
             DestinationChanged: A commit after ``generation`` touched the partitions, or the log does not have
                 that generation: preview it again.
-            InvalidDestination: It would take files of a table above or below it; the job is aborted.
+            InvalidDestination: It would take files of a table above or below its own; the job is aborted.
             DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed; or, if
                 another job committed while this one was publishing, this one is aborted.
             InvalidRecord: A record of the job was changed after it was written; a job that had begun to
-                publish is aborted. Or one of the table is damaged; the job stays as it is.
+                publish is aborted. Or a record of the table is damaged; the job stays as it is.
             InvalidOption: The table has what the job's options exclude, or its partition columns under names
                 of another case; a job that had begun to publish is aborted.
             JobFailed: An upload is gone; the job is aborted.
@@ -373,7 +373,7 @@ class Job:
         return complete_part(self._recorded(), part, parts, seal_sha256=seal_sha256, progress=progress)
 
     def has_leftovers(self) -> bool:
-        """Return whether tasks that outlived the job, which is finished, have left uploads or their records.
+        """Return whether tasks that outlived the finished job have left uploads, or records of uploads.
 
         A repeated `commit`, or `abort`, removes them. Reads only, with two listings.
         """
@@ -394,7 +394,7 @@ class Job:
             ForeignRecord: The job's record was copied here.
             OutcomeUnknown: A response was lost; abort again.
         """
-        # Read anew: if it was deleted with all of the destination, the log that it began in is gone too.
+        # Read the record anew: if it was deleted with all of the destination, the log is gone too.
         context = with_readable_record(replace(self._context, record=None))
         if context.record is None:
             theirs = find_hadoop_job(context.store, context.layout.destination, context.job_id)
@@ -405,7 +405,7 @@ class Job:
     def recover(self, *, progress: Callable[[Progress], object] | None = None) -> Manifest | AbortReport:
         """Finish a commit or an abort that was interrupted, as `commit` or `abort` would.
 
-        A sealed job some of whose files are objects already is committed. Repeatable by any process.
+        A sealed job is committed if some of its files are objects already. Repeatable by any process.
 
         Raises:
             JobClosed: Neither was begun: the job is open or sealed. Commit or abort it.

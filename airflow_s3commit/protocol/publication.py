@@ -78,12 +78,12 @@ class PublishReport(Plain, Struct, frozen=True, kw_only=True):
 def publish_table(store: ObjectStore, destination: str | Destination) -> PublishReport:
     """Publish a table as versions of a Delta table, from now on; or write the versions that are missing.
 
-    The first version has all files of the table. It is that of a commit without files, so the table gets a
-    new generation. Repeatable, also beside jobs at work.
+    The first version has all files of the table. It belongs to a commit without files, so the table gets a
+    new generation. Repeatable, also while jobs are at work.
 
     Raises:
         NoSuchKey: There is no log: no job was set up there.
-        InvalidOption: Delta cannot have the table's files, columns or names; or it has no columns yet.
+        InvalidOption: Delta cannot have the table's files, columns or names; or the table has no columns yet.
         InvalidRecord: Another program wrote a version.
         OutcomeUnknown: A response was lost, or a request failed after the commit: publish it again.
     """
@@ -121,12 +121,12 @@ def _publish_missing(context: JobContext, newest: Entry, written: int) -> Publis
 
 
 def ddl(engine: str, destination: Destination, name: str = "") -> str:
-    """Return the statements by which an engine gets to know a table that is published as a Delta table.
+    """Return the statements that make a published table known to an engine, as a Delta table.
 
     Args:
         engine: One of `ENGINES`.
-        name: Its name in the engine, with or without a database: ``lake.flights``. By default that of the
-            destination's last directory.
+        name: The table's name in the engine, with or without a database: ``lake.flights``. By default that of
+            the destination's last directory.
 
     Raises:
         InvalidOption: The name, or a quote in the destination, cannot be in a statement.
@@ -145,12 +145,12 @@ def ddl(engine: str, destination: Destination, name: str = "") -> str:
 #: A partition, by the values of its columns, outermost first.
 Values = tuple[str, ...]
 
-#: Times to begin again because another job has committed.
+#: Most attempts, if other jobs commit during each of them.
 _TRIES = 20
 
 
 class Catalog(Protocol):
-    """A table of a catalog. Each method is repeatable: what is there is added, and what is gone removed."""
+    """A table of a catalog. Methods are repeatable: they may add what exists and remove what is gone."""
 
     @property
     def name(self) -> str:
@@ -183,7 +183,7 @@ class RegistrationReport(Plain, Struct, frozen=True, kw_only=True):
     Attributes:
         destination: URI of the table.
         generation: The generation whose partitions the catalog has; 0 without a commit.
-        partitions: How many they are.
+        partitions: Number of these partitions.
         added: Directories of the partitions that were added.
         removed: Directories of the partitions that were removed.
     """
@@ -196,12 +196,12 @@ class RegistrationReport(Plain, Struct, frozen=True, kw_only=True):
 
 
 def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationReport:
-    """Make a catalog's partitions of a table those that have files at the newest generation of its log.
+    """Make the partitions of a catalog's table those that have files at the newest generation of its log.
 
     Before: any moment, also after an abort: Spark may have added and removed partitions for a write that was
-    not committed. After: the catalog has the partitions of the newest commit. Partitions elsewhere, and with
-    files that no job of the log has written, stay. Repeatable, and safe to run beside commits and beside
-    other registrations: the last to end has seen the newest commit.
+    not committed. After: the catalog has the partitions of the newest commit. Partitions stay if they are
+    elsewhere, or have files that no job of the log has written. Repeatable, and safe to run beside commits
+    and beside other registrations: the last to end has seen the newest commit.
 
     Args:
         store: The store of the table.
@@ -226,7 +226,7 @@ def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationRep
         gone = {}
         for values in sorted(found - wanted.keys()):
             directory = _below(place, catalog.location_of(values))
-            # Without a log nothing says whose a file is.
+            # Without a log nothing tells which job wrote a file.
             if directory and not _has_files(store, place, directory, any_name=not table.head.number):
                 gone[values] = directory
         if gone:
@@ -254,7 +254,7 @@ def _wanted(
 ) -> dict[Values, str]:
     """Return the directories of a table by the values of their partition.
 
-    Readers of a catalog list directories, so one is refused that still has what was replaced.
+    Readers of a catalog list directories, so a directory that still has replaced files is refused.
     """
     freed = freed_objects(JobContext(store, Layout.of(place, new_uuid())), table)
     keys = [*(info.key for info in freed), *(key for one in table.retained.values() for key in one.unowned)]
@@ -296,7 +296,7 @@ def _below(place: Destination, uri: str) -> str:
 
 
 def _has_files(store: ObjectStore, place: Destination, directory: str, *, any_name: bool) -> bool:
-    """Return whether a directory has data objects that no job's name claims, or of any name.
+    """Return whether a directory has data objects whose names have no job's id, or with ``any_name`` any.
 
     Files of jobs that are not in the table any more, or not yet, do not count.
     """

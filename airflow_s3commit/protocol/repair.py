@@ -39,7 +39,7 @@ class RepairReport(Plain, Struct, kw_only=True):
         dry_run: Whether nothing was changed.
         entries: Number of the newest entry of the log; 0 without a log.
         repaired: What was put right, or in a dry run would be; each with what was wrong.
-        left: What follows from nothing, with what to do.
+        left: What no repair derives, with what to do.
         failures: What could not be put right; repair again.
     """
 
@@ -68,10 +68,10 @@ def repair(
 ) -> RepairReport:
     """Derive again what follows from the log of a destination, and report what is wrong besides.
 
-    That is receipts, checkpoints, ``_SUCCESS``, those of partitions too, and the versions that other engines
-    read; and all that comes after the entry of a job. An entry of the log and a list of files follow from
+    A repair derives receipts, checkpoints, ``_SUCCESS`` (also in partitions), the versions that other engines
+    read, and all that comes after the entry of a job. Entries of the log and lists of files follow from
     nothing: restore them from a backup or a version of the object. As long as an entry is wrong, nothing is
-    derived from the log. Repeatable, also beside jobs at work.
+    derived from the log. Repeatable, also while jobs are at work.
 
     Args:
         store: The store of the destination.
@@ -96,7 +96,7 @@ def repair(
     report.entries = check.head
     log = join_uri(home.bucket, home.key(LOG))
     if any(finding.where.startswith(log) for finding in check.findings):
-        # What a changed entry says must replace no good copy.
+        # What follows from a changed entry must not replace a good copy.
         report.left = check.findings
         return report
     jobs = [(_unfinished(check, job_id), job_id) for job_id in sorted(check.open.keys() & check.ended.keys())]
@@ -116,7 +116,7 @@ def repair(
             logger.warning("%s: not repaired: %s", finding.where, error)
             report.failures.append(msgspec.structs.replace(finding, problem=described(error)))
     if report.repaired and not dry_run:
-        # Only what is right now counts as repaired.
+        # Check again: only what is right by now counts as repaired.
         told = {finding.where for finding in (*report.left, *report.failures)}
         wrong = {one.where: one for one in _checked(context, step).findings if one.where not in told}
         report.failures += wrong.values()
@@ -142,7 +142,7 @@ def _unfinished(check: LogCheck, job_id: str) -> LogFinding:
 
 
 def _derive(context: JobContext, key: str, cure: Cure, number: int) -> None:
-    """Derive a record again, a checkpoint from all entries: an earlier one may be wrong too."""
+    """Derive a record again; a checkpoint from all entries, as an earlier checkpoint may be wrong too."""
     store, home, bucket = context.store, context.layout.destination, context.bucket
     if cure.kind == "checkpoint":
         table = Table()
@@ -152,7 +152,7 @@ def _derive(context: JobContext, key: str, cure: Cure, number: int) -> None:
         return
     entry = read_entry(store, home, number).entry
     if cure.kind == "receipt":
-        # The bytes of the entry: another release may have written more than this one knows.
+        # The bytes of the entry: another release may have written fields that this one does not know.
         body = store.get(bucket, entry_key(home, number), limit=largest(Entry)).body
         etag = next((info.etag for info in store.list_objects(bucket, key) if info.key == key), None)
         store.put(bucket, key, body, if_match=etag, if_none_match=etag is None)

@@ -1,7 +1,7 @@
 """Sweep a destination: plan what to remove, and remove it after deciding about each item anew.
 
-The plan may be old. So everything is looked at again, and what has changed since is left. A job is ended by
-an entry of the log: if its processes resume, they notice, and a commit that came first wins.
+The plan may be old. So everything is checked again, and what has changed since is left alone. A job is ended
+by an entry of the log: if its processes resume, they notice, and a commit that came first wins.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SweepReport(Plain, Struct, kw_only=True):
 
     Attributes:
         plan: The plan.
-        dry_run: Whether the plan is all that there is.
+        dry_run: Whether this is only a plan, and nothing was removed.
         jobs: Jobs that were ended, with how many uploads were aborted and objects deleted.
         uploads: Number of orphaned uploads that were aborted.
         bytes: Size of their parts in bytes, by the plan.
@@ -84,8 +84,8 @@ def sweep(
         older_than: Seconds without activity after which a job is dead: longer than any task runs, and than
             any job waits for its commit.
         dry_run: Plan only, and remove nothing.
-        staging_root: The jobs' staging (``JobOptions.staging``), if not below the destination. Their own
-            records name it too; what outlived those is found by this alone.
+        staging_root: The jobs' staging (``JobOptions.staging``), if not below the destination. The jobs'
+            records name it too, but what outlived its job's record is found by this alone.
         clock: Source of time for records.
         new_id: Source of nonces for records.
         threads: Concurrent requests; 0 sends them in the caller's thread.
@@ -143,7 +143,7 @@ def _end_job(now: Planner, planned: DeadJob, report: SweepReport) -> None:
     if planned.action == "discard":
         ended = AbortReport(uploads=adoption.clean_up(), objects=0)
     elif found.is_hadoops and not found.is_known:
-        # As a job of ours, which nobody else adopts meanwhile.
+        # By adopting it: then it is a job of ours, which nobody else adopts meanwhile.
         ended = adoption.abort()
     else:
         ended = carry_out(context, found, f"swept: {current.reason}")
@@ -151,7 +151,7 @@ def _end_job(now: Planner, planned: DeadJob, report: SweepReport) -> None:
 
 
 def _abort_orphans(now: Planner, report: SweepReport) -> None:
-    """Abort the planned orphans that are orphans still."""
+    """Abort the planned orphans that are still orphans."""
     planned, bucket = report.plan.uploads, now.context.bucket
     still = {upload.upload_id for upload in now.plan.uploads}
     names = {one.upload_id: name_of_upload(bucket, one.key, one.upload_id) for one in planned}
@@ -183,7 +183,7 @@ def _fail(report: SweepReport, what: str, error: S3CommitError) -> None:
 
 
 class RegisteredSweep(NamedTuple):
-    """What a sweep finds at one destination of a registry, by its entry, or one of several.
+    """What a sweep finds at one destination of a registry; ``entry`` is its entry there, or one of several.
 
     Attributes:
         plan: What to remove there, and the store; None without records of jobs.
@@ -205,9 +205,9 @@ def plan_registered(
 ) -> Iterator[RegisteredSweep]:
     """Yield what a sweep would remove at each destination of a registry, without removing it.
 
-    A destination that cannot be read or opened does not keep back the others. One without records of jobs is
+    A destination that cannot be read or opened does not hold up the others. One without records of jobs is
     not swept: a sweep there would abort the uploads of other programs. One with several entries, which name
-    different stagings, is swept once. An entry to remove is as old as ``older_than`` too, in seconds.
+    different stagings, is swept once. An entry below ``older_than`` seconds of age is not to be removed.
     """
     places: dict[tuple[str, str | None], list[Registered]] = {}
     for entry in entries:

@@ -1,8 +1,8 @@
 """Plan a sweep: decide which jobs are dead, and what to remove of them.
 
-A sweep finishes what is left of jobs that have ended, aborts jobs without activity for ``older_than``, and
-uploads as old that no job claims, and deletes retained files once their time has passed. A job is active when
-it writes a record or starts an upload. All ages are by the store's clock.
+A sweep finishes what is left of jobs that have ended, aborts jobs without activity for ``older_than`` seconds
+and uploads of that age that no job claims, and deletes retained files once their time has passed. A job is
+active when it writes a record or starts an upload. All ages are by the store's clock.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DeadJob(Struct, frozen=True, kw_only=True):
     """A dead job, to be ended and removed with its uploads.
 
     Attributes:
-        state: How far it is; None if nothing says so.
+        state: How far it has got; None if it has neither a record nor an end.
         silent: Seconds since its last activity.
         uploads: Number of its pending uploads, and ``bytes`` the size of their parts.
         objects: Number of its published objects; known once it was ended.
@@ -90,7 +90,7 @@ class ReplacedFiles(Struct, frozen=True, kw_only=True):
 
     Attributes:
         generation: The commit that replaced them.
-        bytes: Their bytes, but for files of other programs.
+        bytes: Their bytes; those of other programs' files count once they are released.
         age: Seconds since that commit.
         retain: Seconds that it retains them.
     """
@@ -212,7 +212,7 @@ def plan_sweep(
 
 
 def decide(context: JobContext, older_than: float, roots: Collection[Destination]) -> Planner:
-    """Plan a sweep as `plan_sweep` does, for a job of the destination with an id that nobody uses."""
+    """Plan a sweep as `plan_sweep` does. The context is of a job there with an id that nobody uses."""
     if not older_than >= 0:
         raise ValueError(f"older_than is {older_than}; give a number of seconds, 0 or more")
     store, home = context.store, context.layout.destination
@@ -235,7 +235,7 @@ def decide(context: JobContext, older_than: float, roots: Collection[Destination
 
 @dataclass
 class Planner:
-    """What a sweep removes, and what it leaves; in ``found`` what is left of each job to end, by its id."""
+    """What a sweep removes, and what it leaves; ``found`` has what is left of each job to end, by its id."""
 
     context: JobContext
     plan: SweepPlan
@@ -271,7 +271,7 @@ class Planner:
             self.leave(several(number, "upload"), why)
 
     def _judge_job(self, found: Found, *, has_log: bool) -> list[Upload]:
-        """Decide about a job; return its uploads if it is none."""
+        """Decide about a job; return its uploads if it is no job of this package."""
         if not (found.is_known or found.is_more_than_objects or found.objects):
             # Files that were copied here, or of other programs.
             return []
@@ -290,7 +290,7 @@ class Planner:
             self.plan.jobs_left += 1
             return []
         if not (has_log or found.records):
-            # Setup begins the log: so it is no job of this package, whatever the names have.
+            # Setup begins the log: without one there was no job of this package, whatever id the names have.
             return found.uploads
         self.found[found.job_id] = found
         self.plan.jobs.append(
@@ -324,7 +324,7 @@ class Planner:
         return "abort", f"{why}, and its last sign of life was {found.silent(self.time):.0f} s ago"
 
     def _why_not_ours(self, found: Found) -> str:
-        """Return why a silent job without a record and an end here is left; empty if it is not.
+        """Return why a silent job with neither record nor end here is left alone; empty if it is not.
 
         Destinations nest: a job on a directory above or below has uploads here too, and its records there.
         """
@@ -347,7 +347,7 @@ class Planner:
         return "" if is_dated else f"nobody knows it, but {_UNDATED}"
 
     def _judge_orphans(self, orphans: list[Upload]) -> None:
-        """Decide about old uploads that are of no job."""
+        """Decide about old uploads that no job claims."""
         for upload, stored in zip(orphans, self._sizes(orphans), strict=True):
             past = self.time - upload.initiated
             if not self._times_are_true:

@@ -54,7 +54,7 @@ class RollbackReport(Plain, Struct, frozen=True, kw_only=True):
         files: How many files these partitions then have.
         restored: How many of them the table does not have now.
         removed: How many files leave the table.
-        retain: How long they stay in place.
+        retain: How long the removed files stay in place.
     """
 
     columns = (
@@ -95,7 +95,7 @@ def rollback(
     The commit changes the partitions that differ: files that have left the table since come back, others
     leave it. Sends a HEAD for each file that comes back first. If another job commits meanwhile, nothing is
     changed: the rollback would take its files away too, so decide again. Jobs that commit later treat the
-    rollback like a ``replace``. Repeatable: a table that is already so is left alone.
+    rollback like a ``replace``. Repeatable: a table that is already as wanted is left alone.
 
     Args:
         store: The store of the destination.
@@ -126,7 +126,7 @@ def rollback(
 
 
 class Change(Struct, frozen=True):
-    """From one generation of a table to another.
+    """The change from one generation of a table to another.
 
     Attributes:
         to: The generation.
@@ -151,7 +151,7 @@ class Change(Struct, frozen=True):
 
 
 def change_between(then: Table, now: Table) -> Change:
-    """Compare two generations of a table; refuse an older one with files that are released, by the log."""
+    """Compare two generations of a table; `NotReversible` if the log has released files of the older one."""
     differing = [
         name for name in sorted({*then.live, *now.live}) if then.live.get(name) != now.live.get(name)
     ]
@@ -170,7 +170,7 @@ def change_between(then: Table, now: Table) -> Change:
 
 
 def plan_rollback(context: JobContext, to: int, seen: int | None = None) -> Change:
-    """Return what a rollback would change, after looking at every file that would come back."""
+    """Return what a rollback would change, after checking every file that would come back."""
     store, home = context.store, context.layout.destination
     now = read_table(store, home)
     if to < 1 or to > now.head.number or (then := read_table(store, home, to)).generation != to:

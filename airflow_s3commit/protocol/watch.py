@@ -1,7 +1,7 @@
 """Wait for commits: conditions, a search of the newest ones, and a feed of each commit once.
 
-Only the first look lists the log: after it one request tells whether the next entry is there. A log that was
-deleted and begun anew is noticed at every twentieth look.
+Only the first look lists the log: after that one request tells whether the next entry is there. Every
+twentieth look notices a log that was deleted and begun anew.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-#: Looks from one that makes sure of the known entry to the next.
+#: Number of looks from one check that the known entry is still there to the next check.
 _CHECK_EVERY = 20
 
 #: Older entries to read at once: most searches end with the newest few.
@@ -74,7 +74,7 @@ class Snapshot:
         self._ends: dict[str, Entry | None] = {}
 
     def refresh(self) -> None:
-        """Read what is new in the log. Never raises: calls that need what could not be read do."""
+        """Read what is new in the log. Never raises: later calls that need what could not be read do."""
         self._failure = None
         self._looks += 1
         try:
@@ -91,7 +91,7 @@ class Snapshot:
             self._take(read)
 
     def newest(self) -> Iterator[Manifest]:
-        """Yield the newest commits of jobs; reads older entries only as the caller goes on."""
+        """Yield the newest commits of jobs, newest first; reads older entries only as the caller goes on."""
         self._raise_failure()
         yield from self._commits
         while len(self._commits) < self._depth:
@@ -118,7 +118,7 @@ class Snapshot:
         return self._ends[job_id]
 
     def search(self, wanted: Criteria) -> SearchResult:
-        """Search the newest commits, or what became of the job that is wanted. Repeatable.
+        """Search the newest commits, or look up how the wanted job has ended. Repeatable.
 
         Raises:
             S3CommitError: What the refresh raised, unless a record was damaged; or another request failed.
@@ -251,8 +251,8 @@ class ManifestFeed:
 def follow(store: ObjectStore, destination: Destination, after: int, clock: Clock) -> Iterator[Manifest]:
     """Yield the manifest of each commit after a generation, 0 for all, for ever; waits for new ones.
 
-    A look for new ones takes one request, 5 seconds after the last one. A store that is unavailable is asked
-    again at the next look. Raises `NoSuchKey` without such a generation.
+    Each look for new ones takes one request, 5 seconds after the look before. A store that is unavailable is
+    asked again at the next look. Raises `NoSuchKey` without such a generation.
     """
     sha256 = read_entry(store, destination, after).sha256 if after else ""
     feed = ManifestFeed(store, destination, lambda _: [], {"number": after, "sha256": sha256})
@@ -265,7 +265,7 @@ def follow(store: ObjectStore, destination: Destination, after: int, clock: Cloc
 
 
 def _entries_since(store: ObjectStore, home: Destination, known: Position, looks: int) -> Iterator[Read]:
-    """Yield the entries after a known one, which every twentieth look makes sure of. As `entries_after`."""
+    """Yield the entries after a known one; each twentieth look checks that. Raises as `entries_after`."""
     if not looks % _CHECK_EVERY and not _is_there(store, home, known):
         raise InvalidRecord(f"the log of {home.uri} was begun anew")
     yield from entries_after(store, home, known)

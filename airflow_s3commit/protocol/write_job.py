@@ -28,7 +28,7 @@ _STAGE, _STAGE_ATTEMPT, _TASK, _ATTEMPT = "write", "1", "00000", "1"
 
 
 class JobWriter:
-    """Takes the output of a job of one task; `write_job` makes it, and commits the job afterwards.
+    """Takes the output of a job of one task; `write_job` yields it, and commits the job afterwards.
 
     Attributes:
         open: Starts a file, as `TaskAttempt.open`; close it before the block ends.
@@ -93,7 +93,7 @@ def write_job(
     if conflict_mode is not None:
         options = JobOptions(**{**asdict(options), "conflict_mode": conflict_mode})
     if generation is not None:
-        # Whoever finishes an interrupted commit goes by it too.
+        # Kept with the job, so that whoever finishes an interrupted commit goes by it too.
         facts[MADE_FROM] = str(generation)
     job = Job.setup(
         _reached(store), destination, options=options, name=name, context=facts, clock=clock, alone="writer"
@@ -184,7 +184,7 @@ def _commit(job: Job, progress: Callable[[Progress], None] | None) -> Manifest:
         if not isinstance(error, DidNotHappen):
             error.add_note(left)
             raise
-        # Of the commit as a whole that is not known.
+        # The error is about one request: of the commit as a whole the outcome is not known.
         raise OutcomeUnknown(f"{whole_text(error)}; {left}") from error
 
 
