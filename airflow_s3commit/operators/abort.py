@@ -39,14 +39,14 @@ class S3CommitAbortOperator(CommitStepOperator):
     """Aborts a job that did not commit, and then fails, so that the run fails too. It may be retried.
 
     Wire it with ``.as_teardown(setups=setup, on_failure_fail_dagrun=True)``, as `s3_commit_task_group` does.
-    If the job has committed, which only the log on S3 decides, it finishes what the commit has left, and
+    If the job has committed, which only the log on S3 decides, it finishes what the commit left undone, and
     succeeds. If nothing failed, but stages were skipped or wrote no files, it ends the job and succeeds,
     unless other stages have written output, which is lost.
 
-    In a task group, whose states show what failed: if only the store made resolve_conflicts or commit fail,
-    it keeps a sealed job, and fails with a message on how to continue or end it. A sweep ends a kept job
-    after ``[s3commit] sweep_age_days``. Otherwise the message, and the job's end in the log on S3, name the
-    task that failed first, and why.
+    In a task group, whose states show what failed: if tasks failed only because of the store, it keeps a
+    sealed job, and fails with a message on how to continue or end the job. A sweep ends a kept job after
+    ``[s3commit] sweep_age_days``. Otherwise the message, and the job's entry in the log on S3, name the task
+    that failed first, and why.
 
     It aborts at least twice, because Airflow runs a teardown while a task that was marked failed may still
     run for ten seconds. It repeats the abort as long as it finds uploads, up to six times. The XCom
@@ -110,8 +110,8 @@ class S3CommitAbortOperator(CommitStepOperator):
             )
         setups = {task.task_id for task in self.upstream_list if task.is_setup}
         succeeded = [name for name in states if name not in skipped and name not in setups]
-        # Uploads may be those of an earlier try of a stage. If the job had ended before, by an earlier try of
-        # this task or by hand, those of the others may have been aborted then.
+        # The uploads may come from an earlier try of a stage. If the job had ended before, by an earlier try
+        # of this task or by hand, uploads of stages that succeeded may have been aborted then.
         may_have_written = succeeded and (uploads or is_old)
         if may_have_written and job_id not in pulled(context, skipped, NO_OUTPUT):
             raise AirflowFailException(
@@ -133,7 +133,7 @@ class S3CommitAbortOperator(CommitStepOperator):
         return sum(bool(one["by_store"]) for one in notes) == len(failed)
 
     def _first_failure(self, failed: Mapping[str, str], said: Mapping[str, list[Any]]) -> str:
-        """Return which task of the group failed first, and why if it said so; empty if none has failed."""
+        """Return which task of the group failed first, and why if it noted that; empty if none has failed."""
         if not failed:
             return ""
         known = getattr(self.get_dag(), "task_dict", {})
@@ -145,11 +145,10 @@ class S3CommitAbortOperator(CommitStepOperator):
     def _failed(
         self, context: Context, states: Mapping[str, str], job_id: str
     ) -> tuple[dict[str, str], dict[str, list[Any]]]:
-        """Return the ids of failed tasks by their names, and by these ids what the tasks noted.
+        """Return the task ids of failed instances by name, and by task id the failures that the tasks noted.
 
-        The name of a mapped instance ends with its index.
-
-        A task that failed for an earlier job, and has not run for this one, is left out.
+        The name of a mapped instance ends with its index. A task that failed for an earlier job, and has not
+        run for this one, is left out.
         """
         known = getattr(self.get_dag(), "task_dict", {})
         names = (name for name, state in states.items() if state == "failed")

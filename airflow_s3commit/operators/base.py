@@ -1,4 +1,4 @@
-"""Base classes of the operators, with a store and a job; final refusals; and tables for the task log."""
+"""Base classes of operators, with a store, a table or a job; and how tasks note failures and refusals."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.model.sealed_job import SealReference
 
-#: The XCom of a task that failed: why, whether the store alone did that, and the job's id. Airflow deletes it
-#: when the next try begins. So if only tasks before this one were cleared, it is of an earlier job.
+#: The XCom of a task that failed: why, whether the store caused it, and the job's id. Airflow deletes it when
+#: the task's next try begins. So if only tasks before this one were cleared, it belongs to an earlier job.
 FAILURE = "failure"
 
-#: Characters of the reason in it, which the UI and a job's end repeat.
+#: Maximum characters of the reason in that XCom, which the UI and the job's entry repeat.
 _LONGEST_REASON = 160
 
 #: The XCom of a task that was skipped because the stages wrote no files: the job's id.
@@ -52,7 +52,7 @@ def failures_are_noted(context: Context, job: Any) -> Iterator[None]:
         from airflow.sdk.log import redact  # type: ignore[attr-defined]  # noqa: PLC0415 - keeps parsing light
 
         text = str(error) if isinstance(error, AirflowException) else f"{type(error).__name__}: {error}"
-        # As in the log: the text is repeated in XComs and in the job's end on S3.
+        # Redacted as logs are: the text is repeated in XComs and in the job's entry on S3.
         line = plain(str(redact(text)).strip().partition("\n")[0])
         why = line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
         by_store = isinstance(error, Unavailable | AccessDenied | OutcomeUnknown)
@@ -74,9 +74,9 @@ def refusals_are_final() -> Iterator[None]:
 
 
 def pulled(context: Context, task_ids: Sequence[str], key: str) -> list[Any]:
-    """Return what tasks of this task's job pushed under a key, without those that pushed nothing.
+    """Return what tasks of this task's job pushed under a key, without empty values.
 
-    In a mapped group each index has a job; elsewhere all instances of mapped tasks belong to one.
+    In a mapped group each map index has its own job; elsewhere all instances of mapped tasks share one.
     """
     ti: Any = context["ti"]
     if not task_ids:
@@ -89,8 +89,8 @@ def pulled(context: Context, task_ids: Sequence[str], key: str) -> list[Any]:
 def states_of(context: Context, **tasks: Any) -> dict[str, str]:
     """Return the states of tasks of this task's job: those of ``task_ids``, or of a ``task_group_id``.
 
-    Instances that a mapping no longer has (``removed``) are left out. Outside a mapped group the name of an
-    instance is its task's id, ``_`` and its map index.
+    Instances that a mapped task no longer has (``removed``) are left out. Outside a mapped group the name of
+    an instance is its task's id, ``_`` and its map index.
     """
     ti = context["ti"]
     item = _item(ti)
@@ -163,7 +163,7 @@ class CommitStepOperator(S3CommitBaseOperator):
 
 
 def totals(of: SealReference | Manifest) -> str:
-    """Return what a seal or a manifest has in all as text, for the task log."""
+    """Return the totals of a seal or a manifest as text, for the task log."""
     counts = of.counts
     rows = "an unknown number of" if counts.rows is None else counts.rows
     return f"{counts.files} files, {rows} rows, {counts.bytes} bytes in {len(of.partitions)} partitions"

@@ -59,7 +59,7 @@ class CompletingOperator(CommitStepOperator):
         self._log_progress(progress)
 
     def pinned(self) -> tuple[str | None, int | None]:
-        """Return the SHA-256 of the seal and the generation of the preview in ``conflicts``, or None."""
+        """Return the seal's SHA-256 and the preview's generation in ``conflicts``; None without it."""
         if self.conflicts is None:
             return None, None
         try:
@@ -86,7 +86,7 @@ class S3CommitJobOperator(CompletingOperator):
     completes some thousands of files a second; `S3CommitPartOperator` divides them.
 
     :param pin_preview: Whether to refuse the commit if another job has changed its partitions since
-        ``conflicts`` was made, because someone has reviewed that. False replaces what is there by then.
+        ``conflicts`` was made, because someone has reviewed it. If False, it replaces what is there by then.
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
         ``extra``. If the run has a partition key, Airflow puts it on the event.
     :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
@@ -103,16 +103,16 @@ class S3CommitJobOperator(CompletingOperator):
         partition_asset: Asset | None = None,
         **kwargs: Any,
     ) -> None:
-        # A parameter's default would replace Airflow's, and fail a mapped task.
+        # A named parameter's default would replace Airflow's, and fail a mapped task.
         outlets = kwargs.pop("outlets", None)
-        # Like Airflow's operators, it takes a single one too.
+        # Like Airflow's operators, it takes a single asset too.
         tables: list[Any] = [outlets]
         if isinstance(outlets, Sequence | None) and not isinstance(outlets, str):
             tables = list(outlets or [])
         partitions = [] if partition_asset is None else [partition_asset]
         super().__init__(outlets=[*tables, *partitions], **kwargs)
         if wrong := [one for one in (*tables, *partitions) if isinstance(one, Sequence)]:
-            # After the commit it would fail, or start no DAG.
+            # Unchecked, it would fail only after the commit, or start no DAG.
             raise InvalidOption(f"Task {self.task_id}: {wrong[0]!r} is no asset: give an Asset of this name")
         if partition_asset is not None and partition_asset in tables:
             raise InvalidOption(

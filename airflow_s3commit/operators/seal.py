@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.sealed_job import SealReference
 
 
-#: The effect of a skipped stage, and what happens without output.
+#: The effects of a skipped stage, and of stages without output.
 SkippedStages: TypeAlias = Literal["skip", "ignore"]
 OnEmpty: TypeAlias = Literal["skip", "commit", "remove"]
 
-#: Read these arguments.
+#: The parsers of these arguments.
 SKIPPED_STAGES = one_of(*get_args(SkippedStages))
 ON_EMPTY = one_of(*get_args(OnEmpty))
 _ON_FAIL = one_of("fail", "warn", "ask")
@@ -47,7 +47,7 @@ _ANSWERS = [_APPROVE, _REJECT] = ["Approve", "Reject"]
 
 
 def note_try(context: Context, *, stage: str) -> None:
-    """Note the stage, a name or a template, and the try of a task in an XCom; for the beginning of a try.
+    """Note a task's stage (a name or a template) and try in an XCom; call it when a try begins.
 
     Airflow deletes a task's XComs before each try, so the note is always that of the last try.
     """
@@ -60,9 +60,9 @@ class S3CommitStagesOperator(CheckedOperator):
     """Returns the XComs of the stages that were not skipped, for the task that seals the job.
 
     Give it the trigger rule ``none_failed``, as `s3_commit_task_group` does. The task that seals cannot have
-    this rule: Airflow requires ``all_success`` of every task directly behind a setup. It may be retried.
+    this rule: Airflow requires ``all_success`` of every task directly after a setup. It may be retried.
 
-    :param stages: XComs of the stage tasks; None if one of them has none, as then is the result. (templated)
+    :param stages: XComs of the stage tasks; None if a task has none, and then it returns None. (templated)
     :param skipped_stages: If some stages were skipped, ``ignore`` them, or ``skip`` this task too.
     :param on_empty: If all stages were skipped, ``skip`` skips this task; ``commit`` or ``remove`` returns an
         empty list, so that the job commits no files.
@@ -173,7 +173,7 @@ class S3CommitAuditOperator(SealingOperator):
         self.response_timeout = response_timeout
         self.assigned_users = assigned_users
         self.notifiers = notifiers
-        # Those of a question would fail when it is asked, which is rare.
+        # Wrong arguments of the question would fail only when it is asked, which is rare.
         self.check(
             on_fail=_ON_FAIL,
             rules=_rules,
@@ -192,7 +192,7 @@ class S3CommitAuditOperator(SealingOperator):
             try:
                 sealed = self.seal(context, job)
             except AlreadyCommitted as error:
-                # As in the task behind this one, which somebody has cleared too.
+                # Somebody cleared this task after the commit, or committed the job by hand.
                 self.log.info("Nothing to check: %s", error)
                 return None
             place = Destination.parse(job.reference.destination)
@@ -213,7 +213,7 @@ class S3CommitAuditOperator(SealingOperator):
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], report: dict[str, Any], subject: str
     ) -> dict[str, Any]:
-        """Return the report, with the user's decision, if the answer to the question approved the commit."""
+        """Return the report with the user's decision; fail unless the answer approved the commit."""
         time: Any = event.get("responded_at")
         user = event.get("responded_by_user") or {}
         name = str(user.get("name") or user.get("id") or "somebody")
@@ -281,7 +281,7 @@ class S3CommitResolveConflictsOperator(SealingOperator):
             try:
                 return self._resolved(context, job)
             except AlreadyCommitted as error:
-                # Somebody cleared this task, or committed the job by hand. The commit returns its manifest.
+                # Somebody cleared this task, or committed the job by hand. The commit returns the manifest.
                 self.log.info("Nothing to do: %s", error)
                 return None
 
@@ -299,7 +299,7 @@ class S3CommitResolveConflictsOperator(SealingOperator):
         return {"seal": sealed.to_dict(), "preview": counted}
 
     def _check_empty(self, context: Context, job: Job, removed: int) -> None:
-        # Spark asks for a removal by its save mode; skipping that would be a silent loss.
+        # With a save mode, Spark requests the removal; to skip it would silently drop the request.
         asked = self.on_empty == "commit" or job.record().options.conflict_mode == "as-written"
         if removed and asked:
             raise AirflowFailException(
@@ -325,17 +325,17 @@ def _time(given: Any) -> timedelta:
 
 
 def _each(stages: Iterable[Any]) -> list[Any]:
-    """Return the XComs of stage tasks, as Airflow passes them to a task, and of mapped tasks' instances."""
+    """Return the XComs of stage tasks as one list, with those of each instance of a mapped task."""
     xcoms: list[Any] = []
     for entry in stages:
         is_single = isinstance(entry, Mapping | str | bytes) or not isinstance(entry, Iterable)
-        # A mapped task's is a lazy sequence, which makes a request for each item at each iteration.
+        # A mapped task's XCom is a lazy sequence, which requests every item again at each iteration.
         xcoms.extend([entry] if is_single else entry)
     return xcoms
 
 
 def _attempts(xcoms: Iterable[Any], job_id: str) -> tuple[list[tuple[str, str]], dict[tuple[str, str], str]]:
-    """Return stages and attempts in the XComs of stage tasks, and the SHA-256 of the seals that are named."""
+    """Return the stage attempts in the XComs of stage tasks, and the SHA-256 of their seals if given."""
     named: list[tuple[str, str]] = []
     digests: dict[tuple[str, str], str] = {}
     for entry in xcoms:
@@ -359,10 +359,10 @@ def _attempts(xcoms: Iterable[Any], job_id: str) -> tuple[list[tuple[str, str]],
 def _counting(sealed: Iterable[tuple[str, str]], tries: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return the sealed stage attempts that count: for each stage, that of the last try.
 
-    Attempts of a stage are numbered by the tries of a task, so that of the last try has the highest number.
+    Attempts of a stage are numbered by the tries of a task, so the last try's has the highest number.
     If ids are not numbers, all attempts of the stage count, because none is known to be the last.
 
-    :raises ValueError: The last try of a task, of those in ``tries``, sealed no output, and an earlier did.
+    :raises ValueError: The last try of a task in ``tries`` sealed no output, and an earlier try did.
     """
     by_stage: dict[str, list[str]] = {}
     for stage, attempt in sealed:

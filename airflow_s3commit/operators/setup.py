@@ -1,7 +1,7 @@
-"""The operator that sets up a job, after it has aborted the jobs of the task's earlier tries.
+"""The operator that sets up a job, and then aborts the jobs of the task's earlier tries.
 
-All that a later try needs to know of an earlier one is on S3, as facts of the task in the jobs' records:
-Airflow keeps nothing of a task that is cleared in every version and configuration.
+All that a later try needs to know of an earlier one is on S3, as facts of the task in the jobs' records: some
+versions and configurations of Airflow keep nothing of a task that is cleared.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TASK = ("dag_id", "run_id", "task_id", "map_index")
 
 
 class JobOptionsOperator(TableOperator):
-    """A task that makes a job of a table."""
+    """A task that sets up a job on a table; the job's options are arguments of the task."""
 
     template_fields = (*TableOperator.template_fields, "options")
     kill_window = KILL_WINDOW
@@ -76,7 +76,7 @@ class JobOptionsOperator(TableOperator):
         return Destination.parse(self.destination)
 
     def abort_earlier(self, facts: Mapping[str, str], own: str = "") -> None:
-        """Abort the jobs of this task's earlier tries that did not commit; raise if one is of a later try."""
+        """Abort the uncommitted jobs of this task's earlier tries; raise if an open job is of a later try."""
         place, earlier = place_in_order(facts, own), []
         for other in self._open_jobs(facts):
             if place_in_order(other.context, other.job_id) < place:
@@ -103,7 +103,7 @@ class JobOptionsOperator(TableOperator):
                 lambda: job.abort(reason=reason).uploads, kill_window=self.kill_window, log=self.log
             )
         except AlreadyCommitted:
-            # Perhaps it is not finished: this finishes it.
+            # The commit may be unfinished; this finishes it.
             job.commit()
             raise
 
@@ -120,11 +120,11 @@ class S3CommitSetupOperator(JobOptionsOperator):
 
     Each try sets up a new job, so that output of a dead try cannot get into it, and then aborts the jobs of
     the task's earlier tries that did not commit. It finds them on S3, by the DAG, run, task and map index in
-    the records of the destination's open jobs. If one of these jobs is of a later try, it aborts its own.
+    the records of the destination's open jobs. If one of these jobs is of a later try, it aborts its own job.
 
     But if no stage was cleared with it, as when ``commit`` alone is cleared, it returns the run's newest job,
     if that is committed, or sealed with the same options. If that job cannot continue, and a stage has
-    succeeded, this task fails: the new job would lack the stage's output.
+    succeeded, this task fails: a new job would lack the stage's output.
 
     :param kill_window: Seconds between two aborts of an earlier job whose tasks may still be running; 0
         aborts once.
@@ -154,7 +154,7 @@ class S3CommitSetupOperator(JobOptionsOperator):
             return taken
         self._refuse_kept(context, facts, stages)
         reference = self._reference(str(uuid4()), options)
-        # Before the job exists: by this Airflow's database confirms whose job it is.
+        # Pushed before the job exists: it lets Airflow's database confirm whose job it is.
         context["ti"].xcom_push(key=JOB, value=reference.to_dict())
         self._register(options)
         job = Job.setup(
@@ -168,7 +168,7 @@ class S3CommitSetupOperator(JobOptionsOperator):
             with noting(refusal, f"aborting job {reference.job_id}", left):
                 job.abort(reason=f"its setup failed: {refusal}")
             raise
-        # Until a job has ended there: later setups ask no more.
+        # Checked only until the destination's first job has ended: it costs a request.
         if job.record().base.number <= 1:
             self._warn_of_lifecycle()
         chosen = f"committer {options.committer}, conflict mode {options.conflict_mode}"
@@ -176,7 +176,7 @@ class S3CommitSetupOperator(JobOptionsOperator):
         return job.reference.to_dict()
 
     def _warn_of_lifecycle(self) -> None:
-        """Warn of a rule that may abort uploads while the job waits."""
+        """Warn of a lifecycle rule that may abort uploads while the job waits."""
         from airflow_s3commit.protocol.doctor.policy import SAFE_DAYS  # noqa: PLC0415 - keeps DAG parsing light
 
         with suppress(S3CommitError):
@@ -208,10 +208,10 @@ class S3CommitSetupOperator(JobOptionsOperator):
             )
 
     def _taken_up(self, facts: Mapping[str, str], options: JobOptions) -> dict[str, str] | None:
-        """Return the task's newest job if it is sealed or committed; otherwise None."""
+        """Return the task's newest job if it is committed, or sealed with the same options; else None."""
         from airflow_s3commit.protocol.inspect.jobs import latest_endings  # noqa: PLC0415
 
-        # In this order: a job that ends meanwhile is in the log.
+        # Open jobs first: a job that ends in between is in the log then.
         unended = {one.job_id: one for one in self._open_jobs(facts)}
         endings = latest_endings(self.hook.store, self._place, _MOST_ENDINGS)
         ended = {one.job_id: one for one in endings if is_same_task(facts, one.context)}
@@ -229,13 +229,13 @@ class S3CommitSetupOperator(JobOptionsOperator):
                 self.log.warning("Job %s is sealed, and has other options than this task now", job_id)
                 return None
             with suppress(AlreadyCommitted):
-                # From then on the reference pins the record.
+                # Reading the record pins it in the reference.
                 job.record()
         self.log.info("Taking up job %s, which is %s: no stage was cleared", job_id, found.state)
         return job.reference.to_dict()
 
     def _stages_of_earlier_try(self, context: Context) -> dict[str, str]:
-        """Return the states of the stages after this task, by task and map index; empty in a first try.
+        """Return the states of the stages after this task, by task and map index; empty in the first try.
 
         A mapped stage without an instance yet has the state ``None``. Sensors, and tasks beside the commit,
         are no stages.
@@ -261,9 +261,9 @@ class S3CommitSetupOperator(JobOptionsOperator):
         return states
 
     def _refuse_kept(self, context: Context, facts: Mapping[str, str], stages: Mapping[str, str]) -> None:
-        """Raise if a new job would lack a stage, which has succeeded or still runs, or a commit.
+        """Raise if a new job would lack a stage that succeeded or still runs, or a commit that is done.
 
-        If other stages were cleared, the earlier jobs are aborted.
+        If other stages were cleared, the earlier jobs are aborted first.
         """
         kept = [name for name, state in stages.items() if state in {"success", "running", "deferred"}]
         after = self.downstream_list if stages else ()
@@ -286,7 +286,7 @@ def _reference_of(record: JobRecord) -> JobReference:
 
 
 def options_among(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Take a job's options out of keyword arguments, and return them; the others stay."""
+    """Remove a job's options from keyword arguments, and return them."""
     found = {name: arguments.pop(name) for name in JobOptions.__struct_fields__ if name in arguments}
     return {**found, "staging": as_uri(found["staging"])} if "staging" in found else found
 
@@ -323,9 +323,9 @@ def is_same_task(facts: Mapping[str, str], others: Mapping[str, str]) -> bool:
 def place_in_order(facts: Mapping[str, str], job_id: str) -> tuple[str, int, str, str]:
     """Return a key by which the jobs of one task instance sort in the order of their tries.
 
-    Tries count from one in a run that was deleted and made again under its old id, but that run has started
-    later. ``dag.test()`` gives even the start of the deleted run to the new one; then Airflow's id of the
-    try decides, which has its time in front.
+    A run that was deleted and created again under its old id counts its tries from one again, but has started
+    later. ``dag.test()`` gives the new run even the start of the deleted one; then Airflow's id of the try
+    decides, which begins with the time.
     """
     # A record may have anything there.
     number = re.fullmatch("[0-9]{1,9}", facts.get("try_number", ""))

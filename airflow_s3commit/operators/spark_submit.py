@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: The longest name of a stage, in characters.
 _LONGEST_STAGE = 128
 
-#: The key in the task's ``task_state_store`` of the stage attempt with which a driver was started.
+#: The key, in the task's ``task_state_store``, of the stage attempt with which a driver was started.
 _BEGUN = "s3commit.stage_attempt"
 
 
@@ -47,8 +47,8 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
     list, such as ``jars`` or ``spark.sql.extensions``, it keeps the entries of ``conf``, ``properties_file``
     or this machine's ``spark-defaults.conf``.
 
-    A retry uses the stage attempt of an earlier try if it is sealed, and aborts that of the last try
-    otherwise. If a dead worker left a driver running on a cluster, a retry reconnects to it (from Airflow 3.3
+    A retry uses the stage attempt of an earlier try if one is sealed; if none is, it aborts that of the last
+    try. If a dead worker left a driver running on a cluster, a retry reconnects to it (from Airflow 3.3
     on), and seals the stage attempt with which the driver was started, unless the driver does that.
 
     It supports client and cluster mode on local and standalone masters, YARN and Kubernetes. To watch and
@@ -171,7 +171,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         if (state_store := context.get("task_state_store")) is not None:
             begun = {"job_id": job.reference.job_id, "stage_attempt": self._stage_attempt}
             state_store.set(_BEGUN, cast("JsonValue", begun))
-        # Includes Spark's own files, whose values a value on the command line would hide.
+        # With the values in Spark's own files, which a value on the command line would hide.
         given = {**self._sparks_defaults(), **(self.conf or {})}
         if self.ship_package:
             shipped = self.py_files or given.get("spark.submit.pyFiles", "")
@@ -188,7 +188,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         self.conf = {**(self.conf or {}), **committer, **added}
 
     def _sparks_defaults(self) -> dict[str, str]:
-        """Read what ``spark-submit`` takes from ``properties_file``, or from ``spark-defaults.conf``."""
+        """Return the properties that ``spark-submit`` reads from ``properties_file`` or its defaults file."""
         # Only to read its settings: the hook that submits is made later, from the final configuration.
         program = getattr(self._get_hook(), "spark_binary", None)
         file = self.properties_file or defaults_file({**os.environ, **(self.env_vars or {})}, program)
@@ -198,7 +198,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         return found
 
     def _protocol(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Add the jar of the commit protocol; return what keeps the given conf's values under its keys."""
+        """Add the commit protocol's jar; return conf that adds its extension and keeps the given values."""
         from airflow_s3commit.spark import session, shipping  # noqa: PLC0415 - keeps DAG parsing light
 
         self.jars = _with(shipping.pending_jar(), self.jars or given.get("spark.jars", ""))
@@ -233,7 +233,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         if self.application_args is not None:
             given = self.read("application_args", _arguments)
             if None in given:
-                # Not the others: a template may have made one of them of a secret.
+                # The message shows no other argument, because a template may have put a secret into one.
                 raise AirflowFailException(
                     f"Task {self.task_id}: application_args[{given.index(None)}] has no value"
                     " in this run. Leave it out, or give the run what its template names."
@@ -254,7 +254,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         return str(max(tries)) if tries else None
 
     def _attempt_of_driver(self, context: Context, reference: JobReference) -> str | None:
-        """Return the stage attempt of the driver that Airflow's state store has for the parent, or None."""
+        """Return the stage attempt of the driver that the parent would reconnect to; None without one."""
         state_store = context.get("task_state_store")
         if not getattr(self, "durable", False) or not (state_store and state_store.get(self.external_id_key)):
             return None
@@ -274,7 +274,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
 
 def stage_name(task_id: str, map_index: int = -1) -> str:
     """Return the default name of a task instance's stage, unique in its DAG."""
-    # A dot keeps names apart: no task's id is another task's id, a dot and a number.
+    # A dot keeps names apart: no task's id is another task's id followed by a dot and a number.
     name = task_id if map_index < 0 else f"{task_id}.{map_index}"
     known = re.sub("[^A-Za-z0-9_.-]", "", name).lstrip("_.-")[:_LONGEST_STAGE]
     if known == name:
@@ -284,7 +284,7 @@ def stage_name(task_id: str, map_index: int = -1) -> str:
 
 
 def defaults_file(environment: Mapping[str, str], program: str | None) -> Path | None:
-    """Return where ``spark-submit`` (or the program) finds its defaults; None if that is unknown here."""
+    """Return the defaults file of ``spark-submit``, or of ``program``; None if it is not known here."""
     name = "spark-defaults.conf"
     if directory := environment.get("SPARK_CONF_DIR"):
         return Path(directory) / name
@@ -314,13 +314,13 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def _with(name: str, given: str) -> str:
-    """Return names that are separated by commas with one more at their end."""
+    """Return a comma-separated list of names with one name moved or added to its end."""
     others = (each.strip() for each in given.split(","))
     return ",".join([*(each for each in others if each not in ("", name)), name])
 
 
 def _arguments(given: Any) -> list[Any]:
-    """Read an application's arguments. No message shows one, which may be a secret."""
+    """Read an application's arguments; no message shows any, because one may be a secret."""
     lists = (one for one in given if isinstance(one, Iterable) and not isinstance(one, str))
     if isinstance(given, str) or any(True for _ in lists):
         raise ValueError("it is no list of texts, numbers or booleans; map the task over several with expand")

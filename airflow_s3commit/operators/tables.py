@@ -1,4 +1,4 @@
-"""Operators for a table beside its jobs: sweep, compact, and tell Iceberg's catalogs and Glue of commits."""
+"""Operators that maintain a table: sweep, compact, and publish its commits to Iceberg catalogs and Glue."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
     :param apply: True removes, False is a dry run. Text must be a word for true or false, such as ``yes``.
         (templated)
     :param staging: The prefix of the staging of jobs on this destination, if it is not below the
-        destination. Records of jobs name it too; what outlived those is found by this alone. (templated)
+        destination. Jobs' records name it too; leftovers without a record are found only by it. (templated)
     :param object_options: Encryption of the small objects by which a sweep reads the store's clock, as in
         `S3CommitSetupOperator`, for buckets that deny unencrypted objects. (templated)
     """
@@ -179,15 +179,15 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
 
 
 class S3CommitCompactOperator(JobOptionsOperator):
-    """Writes partitions with many small files anew, by one commit that changes no row.
+    """Rewrites partitions with many small files, in one commit that changes no row.
 
     It reads and writes with pyarrow in its own process; a partition is compacted if that at least halves its
     files. It may be retried and cleared: it first aborts the jobs of its earlier tries. It fails, and changes
-    nothing, where another job has uploads or commits meanwhile. Returns the generation, which is None if no
-    partition gained anything, and the numbers of partitions, files and rows.
+    nothing, if another job has uploads there or commits meanwhile. Returns the generation, which is None if
+    no partition gained anything, and the numbers of partitions, files and rows.
 
-    :param partitions: Directories below it, such as ``dt={{ ds }}``; by default every one. (templated)
-    :param target_bytes: Size after which a file ends; by default 128 MiB. (templated)
+    :param partitions: Partitions of the table, such as ``dt={{ ds }}``; by default every one. (templated)
+    :param target_bytes: Size in bytes at which a file ends; by default 128 MiB. (templated)
     :param kwargs: Options of the job, as in `S3CommitSetupOperator`: ``retain``, ``object_options``, …
     """
 
@@ -210,7 +210,7 @@ class S3CommitCompactOperator(JobOptionsOperator):
         self.require_text("destination")
         partitions, target_bytes = self.read("partitions", texts), self.read("target_bytes", int)
         facts = job_context(context)
-        # The uploads of a killed try would be those of another job.
+        # The compaction would be refused because of a killed try's uploads, which belong to another job.
         self.abort_earlier(facts)
         report = compact(
             self.hook.store,
@@ -234,9 +234,9 @@ class S3CommitPublishIcebergOperator(TableOperator):
     were added.
 
     :param table: The table in the catalog, with its namespace: ``lake.flights``. It is created if it is
-        missing; its namespace exists. (templated)
+        missing; its namespace must exist. (templated)
     :param iceberg_conn_id: The ``iceberg`` connection of the catalog, of any type that pyiceberg has: REST,
-        Glue, Hive, SQL. By its extra pyiceberg also writes to the destination's bucket. (templated)
+        Glue, Hive, SQL. Its extra also lets pyiceberg write to the destination's bucket. (templated)
     """
 
     template_fields = (*TableOperator.template_fields, "table", "iceberg_conn_id")
@@ -292,7 +292,7 @@ class _GlueOperator(S3CommitBaseOperator):
         self.glue_conn_id = glue_conn_id
 
     def client(self) -> Any:
-        """Return a client of Glue, by the task's connection."""
+        """Return a client of Glue that uses the task's connection."""
         self.require_text("database", "table", "catalog_id", "glue_conn_id")
         from airflow.providers.amazon.aws.hooks.glue_catalog import GlueCatalogHook  # noqa: PLC0415
 
@@ -304,7 +304,7 @@ class _GlueOperator(S3CommitBaseOperator):
 
 
 class S3CommitRegisterPartitionsOperator(_GlueOperator):
-    """Makes the partitions of a table in the AWS Glue Data Catalog those of its newest commit.
+    """Sets the partitions of a table in the AWS Glue Data Catalog to those of its newest commit.
 
     It adds partitions that commits have created, and removes those that a ``replace`` or a roll-back has
     emptied, or that Spark added for a write that was aborted. It touches no files, and uses only the table's
@@ -328,15 +328,15 @@ class S3CommitRegisterPartitionsOperator(_GlueOperator):
 class S3CommitRegisterTableOperator(_GlueOperator, TableOperator):
     """Creates a table in the AWS Glue Data Catalog, which engines read as the Delta table that jobs publish.
 
-    It is needed once: each query looks for the newest version itself. Where the table is there already, the
-    task succeeds. It does not touch files. Returns whether the table was created.
+    It is needed once: each query looks for the newest version itself. If the table exists already, the task
+    succeeds. It does not touch files. Returns whether the table was created.
     """
 
     template_fields = (*_GlueOperator.template_fields, "destination")
 
     @refusals_are_final()
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow's shape
-        """Create the table unless it is there."""
+        """Create the table unless it exists."""
         from airflow_s3commit.protocol.steps.fold import newest_entry  # noqa: PLC0415
         from airflow_s3commit.store.s3.glue import create_delta_table  # noqa: PLC0415
 
@@ -352,7 +352,7 @@ class S3CommitRegisterTableOperator(_GlueOperator, TableOperator):
 
 
 def _seconds(given: Any) -> float:
-    """Read a duration; any other value must not delete anything."""
+    """Read a duration in seconds; any other value raises `ValueError`, so that it deletes nothing."""
     try:
         seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
     except (TypeError, ValueError):
@@ -364,7 +364,7 @@ def _seconds(given: Any) -> float:
 
 
 def _flag(given: bool | str) -> bool:
-    """Read a word for true or false; any other text must not delete anything."""
+    """Read a word for true or false; other text raises `ValueError`, so that it deletes nothing."""
     from airflow_s3commit.tables.options import FLAGS  # noqa: PLC0415 - importing needs none
 
     known = FLAGS.get(str(given).strip().lower())
@@ -378,7 +378,7 @@ def _object_options(given: Mapping[str, Any] | None) -> ObjectOptions:
 
 
 def _totals(reports: Sequence[SweepReport]) -> dict[str, Any]:
-    """Return numbers only, because the lists of findings may be long; the log has them."""
+    """Return only the reports' numbers: their lists may be long, and are in the log."""
     plans = [report.plan for report in reports]
     jobs = [job for report in reports for job in report.jobs]
     return {
