@@ -44,10 +44,10 @@ _SCHEME = re.compile("s3[an]?://")
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # older releases take no argument
-    """A type of arguments and options, named so in the help, that a function parses.
+    """A type of arguments and options with a name for the help, whose values a function parses.
 
-    Of a plain function, older releases of click show the text instead of what is wrong with it, and it may
-    have a password.
+    With a plain function, older releases of click show the value instead of what is wrong with it, and the
+    value may have a password.
     """
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
@@ -55,7 +55,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # older releases take 
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return what the function makes of a text."""
+        """Parse a text; what is wrong with it becomes a usage error."""
         try:
             return self._parse(value)
         except (S3CommitError, ValueError) as error:
@@ -67,7 +67,7 @@ as_duration = Parsed("duration", seconds_of)
 
 
 def flag(name: str, does: str, parameter: str | None = None) -> Callable[[Command], Command]:
-    """Add an option without a value, for the parameter of its name or another one."""
+    """Add an option without a value; ``parameter`` is for a parameter of another name."""
     names = [name] if parameter is None else [name, parameter]
     return click.option(*names, is_flag=True, help=does)
 
@@ -84,7 +84,7 @@ def apply_option(does: str) -> Callable[[Command], Command]:
 
 
 def retain_option(files: str) -> Callable[[Command], Command]:
-    """Add the option for how long files stay that are not of the table any more."""
+    """Add the option for how long files that left the table are retained."""
     does = f"How long {files} stay in place: 7d, 36h. By default they are deleted at once."
     return click.option("--retain", default="0s", metavar="DURATION", help=does)
 
@@ -133,7 +133,7 @@ def open_store(connection: Connection) -> ObjectStore:
 
 
 class StoreProvider(NamedTuple):
-    """Provides commands with their store, by Airflow's connection if there is one; the program's context."""
+    """Opens the store of a command, by an Airflow connection if there is one; click's context object."""
 
     open: Callable[[Connection], ObjectStore]
     aws_conn_id: str | None = None
@@ -264,14 +264,14 @@ class Session:
         return CommandLines(self.destination, self.job_id, self.staging_root, (*program,), (*options,))
 
     def no_log(self) -> str:
-        """Return the warning that there is no log, because DEST may be mistyped; empty if there is one."""
+        """Return a warning if there is no log, because DEST may be mistyped; empty if there is a log."""
         if find_head(self.store, self.destination):
             return ""
         where = f"there is no log at {self.destination.uri}"
         return f"{where}: no job was ever set up there; check the bucket and the prefix"
 
     def nothing(self, value: dict[str, Any], words: str) -> ExitCode:
-        """Report that nothing was found, in these words; without a log, that there is none."""
+        """Report in these words that nothing was found; if there is no log, report that instead."""
         if warning := self.no_log():
             return self.output.result({**value, "message": warning}, line(warning, "yellow"))
         return self.output.result(value, line(words))
@@ -284,7 +284,7 @@ class Session:
     def registered(self) -> Iterator[Registered]:
         """Yield the matching entries of the registry.
 
-        With Airflow's connections, only entries of this command's connection.
+        With an Airflow connection, only the entries that use this connection.
         """
         conn_id = self.provider.aws_conn_id
         for entry in read_registry(self.store, self.destination):
@@ -321,8 +321,8 @@ def _session(ctx: click.Context, values: dict[str, Any]) -> Session:
 class StoreCommand(click.Command):
     """A command whose callback takes a `Session` and the values of its own options.
 
-    Its help groups the options and ends with examples. The variables of its ``environment`` replace its
-    leading arguments, for command lines without them.
+    Its help groups the options and ends with examples. If a command line lacks the leading arguments, the
+    environment variables that ``environment`` names supply them.
     """
 
     environment: tuple[str, ...] = ()
@@ -373,7 +373,7 @@ class StoreCommand(click.Command):
 
 
 def section_of(param: click.Parameter) -> str:
-    """Return the heading in the help under which a parameter of a command is."""
+    """Return the heading under which the help shows a parameter of a command."""
     if isinstance(param, click.Argument):
         return "Arguments"
     if param in _STORE:
@@ -396,7 +396,7 @@ def store_command(
 
     Args:
         confirms: Whether the command asks for confirmation, and takes ``--yes``.
-        environment: Whether variables may give destination and job, as for a program's task.
+        environment: Whether environment variables may name destination and job, as in a task's program.
         registry: Whether the command takes the destinations of a registry too.
     """
     where = "The directory of a dataset: s3://bucket/prefix/ or s3a://bucket/prefix/."

@@ -78,10 +78,10 @@ _PACKAGE = "airflow_s3commit"
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
 _PIECE_BYTES = 64 * 1024
 
-#: More columns than any table needs.
+#: A width that no table exceeds, in characters.
 _UNLIMITED = 100_000
 
-#: Columns of tables that go into a file or a pipe.
+#: Width of tables that go into a file or a pipe, in characters.
 _WIDTH_WITHOUT_TERMINAL = 160
 
 
@@ -126,7 +126,7 @@ class Output:
     def stream(
         self, value: Mapping[str, Any], name: str, items: Iterable[Any], as_line: Callable[[Any], str]
     ) -> ExitCode:
-        """Write a result with a list of structs that may not fit in memory: these as lines, or all as JSON.
+        """Write a result with a list of structs that may not fit in memory: as lines, or all of it as JSON.
 
         JSON is written once the list is complete, so that an error does not leave half an object.
         """
@@ -190,7 +190,7 @@ class Output:
     def working(self, what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
         """Show progress on a terminal.
 
-        Yields a function of the number of completed steps and, optionally, of their total and of more words.
+        Yields a function of the number of completed steps and, optionally, of their total and more text.
         """
         words, hidden = TextColumn("{task.description}"), self.as_json or not self.err.is_terminal
         columns = words, BarColumn(), TextColumn("{task.fields[done]}"), TimeElapsedColumn()
@@ -275,7 +275,7 @@ def _console(*, stderr: bool) -> Console:
 #: Colours of states.
 _STATES = {"open": "cyan", "sealed": "cyan", "committed": "green", "aborted": "dim", "no state": "red"}
 
-#: Lines with one label to show.
+#: Maximum number of lines with one label.
 _SHOWN = 20
 
 
@@ -292,7 +292,7 @@ NOT_APPLIED = line("dry run: nothing was changed; add --apply to do it", "yellow
 
 
 def labelled(label: str, texts: Iterable[object], style: str = "red", total: int = 0) -> Iterator[Text]:
-    """Yield a line for each of the first texts, with one label, and how many more of a total there are."""
+    """Yield a line for each of the first texts, with one label, then how many more there are of the total."""
     named = list(texts)
     yield from (line(text, style, label) for text in named[:_SHOWN])
     if (more := max(total, len(named)) - _SHOWN) > 0:
@@ -300,7 +300,7 @@ def labelled(label: str, texts: Iterable[object], style: str = "red", total: int
 
 
 def described(columns: Sequence[Column], report: object) -> Table:
-    """Return what a report says, one labelled value a line."""
+    """Return the facts of a report as a table, one labelled value per line."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
@@ -310,7 +310,7 @@ def described(columns: Sequence[Column], report: object) -> Table:
 
 
 def _value(title: str, text: str) -> Text:
-    """Return a value of a report: states have their colours, and what is bad is red."""
+    """Return a value of a report: states have their colours, and problems are red."""
     if title == "state":
         return line(text, "yellow" if "publishing" in text else _STATES.get(text.partition(",")[0], ""))
     return line(text, "red" if title == "commit refused" or " MISSING" in text else "")
@@ -319,7 +319,7 @@ def _value(title: str, text: str) -> Text:
 class Rows:
     """A table of reports, without the columns for which a terminal is too narrow.
 
-    More rows than ``most`` are counted.
+    Rows beyond ``most`` are only counted.
     """
 
     def __init__(self, columns: Iterable[Column], reports: Sequence[object], most: int | None = None) -> None:

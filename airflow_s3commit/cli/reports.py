@@ -1,4 +1,4 @@
-"""Jobs, show, pending, log and manifest: what is at a destination, in progress and committed."""
+"""The commands jobs, show, pending, log and manifest: what is in progress and committed."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def show(session: Session) -> ExitCode:
 
 
 class _Totals(msgspec.Struct):
-    """Totals of some pending uploads: those of a job, or without one."""
+    """Totals of pending uploads: those of one job, or those that no job claims."""
 
     job_id: str | None
     count: int
@@ -295,7 +295,7 @@ def _touches(record: Manifest, wanted: set[str]) -> bool:
 
 
 def _value(record: Manifest) -> dict[str, Any]:
-    """Return a commit for scripts; files and bytes of each partition, without statistics of columns."""
+    """Return a commit for scripts, with the counts of each partition and without statistics of columns."""
     known = _plain(record)
     names = ("generation", "delta_version", "job_id", "committed", "conflict_mode", "replaced")
     return {

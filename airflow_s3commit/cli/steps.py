@@ -1,4 +1,4 @@
-"""The steps of a job: setup, put and seal from a shell, its end, and the end of one that Hadoop wrote."""
+"""The commands for the steps of a job: setup, put, seal, commit, abort, recover; and adopt, for Hadoop's."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def abort(session: Session, *, reason: str) -> ExitCode:
     """
     home = session.destination
     if not find_head(session.store, home):
-        # A directory above or below may be meant, whose jobs' uploads an abort here must not discard.
+        # A directory above or below may be meant, and an abort here must not discard its jobs' uploads.
         raise NoSuchJob(
             f"no job was ever set up at {home.uri}, so {session.job_id} is none of its: check DEST"
         )
@@ -364,7 +364,7 @@ def _tail(path: Path) -> bytes:
 
 
 def _schema(path: str, end: bytes) -> str | None:
-    """Return the schema of a Parquet file, by its footer; None without pyarrow, or if it has none."""
+    """Return the schema in a Parquet file's footer; None without pyarrow, or if it cannot be read."""
     if not path.endswith(".parquet"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What is checked and done at a destination: doctor, verify, rollback, repair, compact, publish and sweep."""
+"""The commands about a table: doctor, verify, rollback, repair, compact, publish and sweep."""
 
 from __future__ import annotations
 
@@ -396,7 +396,7 @@ def sweep(session: Session, *, older_than: float, apply: bool) -> ExitCode:
 
 
 def _planned(session: Session, older_than: float) -> tuple[list[SweepPlan], list[Registered], dict[str, str]]:
-    """Return the plans, the registered destinations that are gone, and those that could not be planned."""
+    """Return the plans, the registered destinations that are gone, and why others could not be planned."""
     output, what = session.output, "finding dead jobs and orphans"
     if session.pattern is None:
         with output.working(what):
@@ -415,7 +415,7 @@ def _planned(session: Session, older_than: float) -> tuple[list[SweepPlan], list
 
 @contextmanager
 def _noted(failures: dict[str, str], uri: str) -> Iterator[None]:
-    """Note an error of the block as a destination's failure, which does not stop the others."""
+    """Note an error of the block as the destination's failure, so that the sweep goes on with the others."""
     try:
         yield
     except S3CommitError as error:

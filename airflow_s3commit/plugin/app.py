@@ -1,7 +1,7 @@
 """The web application of the page: its routes, and their responses as HTML.
 
-Routes read stores without blocking a thread of Airflow's. What asks its database, or draws a page, is on such
-a thread. An error becomes a page, by its type.
+Routes read stores without blocking one of Airflow's threads; only queries of its database and the rendering
+of pages run on such a thread. An error becomes a page, with a status by its type.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def create_app(service: DestinationService | None = None, metadata: Metadata | N
 
 
 class Visit(NamedTuple):
-    """A request of a user who may read a DAG: what is known, and what of it the user may see."""
+    """A request of a user who may read a DAG: what the page knows, and what of it the user may see."""
 
     user: str
     access: Access
@@ -103,7 +103,7 @@ class Visit(NamedTuple):
     service: DestinationService
 
     async def home(self, at: str) -> RegisteredDestination:
-        """Return a destination that the page knows: it reads no others."""
+        """Return a destination that the page knows; any other is not found."""
         homes, problem = await self.service.places()
         home = next((one for one in homes if one.destination == at), None)
         if home is None:
@@ -156,7 +156,7 @@ async def overview(
     idle: Annotated[int, Query(ge=0)] = 0,
     every: Annotated[int, Query(ge=0, le=3600)] = 0,
 ) -> HTMLResponse:
-    """Show the jobs of all destinations, or of those that a search finds; of few also the ended ones."""
+    """Show the jobs of all destinations, or those that a search finds; ended ones if destinations are few."""
     homes, problem = await visit.service.places()
     views = await visit.visible(await visit.service.views(homes))
     return await _page(
@@ -186,7 +186,7 @@ async def uploads(visit: VisitDep, at: _Text) -> HTMLResponse:
 
     found = await visit.service.read(home, reading)
     (view,) = await visit.visible([await visit.service.view(home)])
-    # Of a job that is not in the view, or without a job, the DAG is unknown.
+    # The DAG is unknown of uploads whose job is not in the view, and of those that no job owns.
     sees_all = await run_in_threadpool(visit.access.may_read, {})
     seen = {listed.job.job_id for listed in view.jobs}
     shown = [one for one in found if sees_all or one.job_id in seen]
@@ -262,7 +262,7 @@ _STATUS = {
 
 
 async def show_error(_: Request, error: Exception) -> HTMLResponse:
-    """Show an error, by its type. Uvicorn logs one that nothing expects."""
+    """Show an error on a page, with a status by its type. Uvicorn logs unexpected errors."""
     words = f"The page failed with {type(error).__name__}; the API server's log has the details."
     if isinstance(error, AnyHTTPException):
         status, words = error.status_code, str(error.detail)
@@ -343,7 +343,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def job_values(view: JobView) -> dict[str, Any]:
-    """Return what the template shows of one job."""
+    """Return the values of one job for the templates."""
     elsewhere = {"job", "state", "commit replaces", "commit refused"}
     preview = view.details.preview
     return {

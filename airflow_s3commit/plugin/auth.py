@@ -47,7 +47,7 @@ _MAX_XCOMS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The task instance that set a job up, by the job's record, as far as its ids can be Airflow's."""
+    """The task instance that set up a job, by the job's record; ids that Airflow cannot have are left out."""
 
     dag_id: str
     run_id: str | None = None
@@ -147,9 +147,9 @@ class Access:
         yield from (self._dags[one] for one in ids)
 
     def _may(self, method: _Method, dag: DagDetails | None) -> bool:
-        """Return whether the user may read or edit the runs of a DAG; of None, those of all DAGs.
+        """Return whether the user may read or edit the runs of a DAG; with None, of all DAGs.
 
-        Permission for all is permission in general, and for each DAG by its id.
+        Permission for all DAGs is permission for one that cannot exist, and for each that exists by its id.
         """
         key = (method, dag.id if dag is not None else None)
         if key not in self._answers:
@@ -164,7 +164,7 @@ class Access:
 
 
 def is_same_origin(headers: Mapping[str, str], base_url: str) -> bool:
-    """Return whether a page of this server sent a request, which Airflow's cookie alone does not say.
+    """Return whether a page of this server sent a request, which Airflow's cookie alone does not prove.
 
     Every browser names the relation of a form's page to this server or, over plain HTTP, its origin; no page
     can change that. Other hosts in the same domain, which ``SameSite`` lets in, are refused. Behind a proxy,
@@ -195,7 +195,7 @@ class Metadata:
             return set(session.scalars(select(DagModel.dag_id)))
 
     def jobs_of(self, origin: Origin) -> list[JobReference]:
-        """Return the jobs that a run's tasks, or only its task, recorded in Airflow, without duplicates.
+        """Return the jobs that the origin's task, or all tasks of its run, recorded in Airflow, each once.
 
         They are in return values (XCom), and in an XCom that a setup task writes before its job exists.
         """
@@ -216,7 +216,7 @@ class Metadata:
         return [*dict.fromkeys(reference for reference in found if reference is not None)]
 
     def log_action(self, event: str, owner: str, origin: Origin | None, facts: Mapping[str, str]) -> None:
-        """Add what a user did to Airflow's audit log; without an origin, Airflow has no such DAG."""
+        """Add a user's action to Airflow's audit log; ``origin`` is None if Airflow has no such DAG."""
         log = Log(event=event, owner=owner, extra=json.dumps(dict(facts)))
         if origin is not None:
             log.dag_id, log.run_id, log.task_id = origin.dag_id, origin.run_id, origin.task_id
@@ -225,7 +225,7 @@ class Metadata:
 
 
 def reference_in(value: object) -> JobReference | None:
-    """Return the job in the value of an XCom, which may be JSON, without the digest; else None."""
+    """Return the job reference in an XCom's value, which may be JSON, without its digest; else None."""
     try:
         known = json.loads(value) if isinstance(value, str | bytes) else value
         if isinstance(known, Mapping):

@@ -1,7 +1,7 @@
-"""Reads the destinations of the page within its time, and ends jobs there.
+"""Reads the page's destinations for as long as a page waits, and ends jobs there.
 
-Stores are asked on threads, a few for each connection, so that a slow one delays no other. A reading whose
-page has gone stops at its next call of the store, or before it begins.
+Stores are read on threads, a few for each connection, so that a slow store delays no other. A reading for
+which no page waits any more stops at its next call of the store, or before it begins.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from airflow_s3commit.store.s3.store import S3Store
 #: Seconds that a page waits for its stores, and for a step that ends a job.
 WAIT = 8.0
 
-#: Seconds for which a page reuses the registry, a destination that failed, and each one of many.
+#: Seconds for which a page reuses the registry, a destination that failed, and each of many destinations.
 FRESH = 30.0
 
 #: Maximum number of destinations to read anew, with their ended jobs, each time the list of jobs is loaded.
@@ -83,7 +83,7 @@ def read_places(text: str) -> list[RegisteredDestination]:
     """Parse ``[s3commit] destinations`` into destinations, one for each URI.
 
     The text is a JSON list of URIs, or of objects with the keys ``destination``, ``aws_conn_id`` and
-    ``staging``; or a list of URIs, separated by commas or white space. Otherwise `InvalidDestination`.
+    ``staging``; or a list of URIs, separated by commas or white space. Other text is an `InvalidDestination`.
     """
     entries: list[str | _Configured] = [*filter(None, re.split(r"[\s,]+", text))]
     found: dict[str, RegisteredDestination] = {}
@@ -117,7 +117,7 @@ def _hook(aws_conn_id: str | None, seconds: float, _period: int) -> S3CommitHook
 
 
 def connect(aws_conn_id: str | None, seconds: float) -> ObjectStore:
-    """Open a connection of Airflow, None for boto3's default, or return that of the last minute.
+    """Return the store of an Airflow connection, None for boto3's default; it is reused for up to a minute.
 
     A request takes at most these seconds, with its retries. Raises `S3CommitError`.
     """
@@ -148,11 +148,11 @@ class StillRunning(Unavailable):
 
 @contextmanager
 def _expecting(verb: str, what: str, unexpected: type[S3CommitError]) -> Iterator[None]:
-    """Raise an error of ours for one of any other kind, whose text, which may be anything, is only logged."""
+    """Turn an error that is not ours into ``unexpected``; its text, which may be anything, is only logged."""
     try:
         yield
     except S3CommitError:
-        # Perhaps no page waits for it any more.
+        # Logged, because perhaps no page waits for it any more.
         logger.info("%s %s failed", verb, what, exc_info=True)
         raise
     except Exception as error:
@@ -210,7 +210,7 @@ class DestinationService:
     async def places(self) -> tuple[list[RegisteredDestination], str | None]:
         """Return the destinations that the page knows, and why the registry could not be read, or None.
 
-        The page reads no others. If the registry cannot be read, they are those read before.
+        The page reads no others. If the registry cannot be read, its destinations are those read before.
         """
         known = {home.destination: home for home in self._places()}
         at, entries, problem = self._registered
@@ -231,9 +231,9 @@ class DestinationService:
     async def views(self, homes: Sequence[RegisteredDestination]) -> list[DestinationView]:
         """Read the jobs of several destinations, within the time of a page.
 
-        Up to `FEW_PLACES` are read now, with the jobs that ended; more every `FRESH` seconds, without these.
-        One that cannot be read has a ``problem`` and what was read before, and is tried again after `FRESH`
-        seconds. Those whose turn did not come are read first when the page is loaded again.
+        Up to `FEW_PLACES` are read now, with their ended jobs. If there are more, each is read every `FRESH`
+        seconds, without its ended jobs. One that cannot be read has a ``problem`` and what was read before,
+        and is tried again after `FRESH` seconds. Those that time ran out for are read first at the next load.
         """
         whole, now = len(homes) <= FEW_PLACES, self._clock.monotonic()
         due = {home: at for home in homes if (at := self._last(home)[0]) <= now}

@@ -1,4 +1,4 @@
-"""Values for the pages: of a destination, of a job, and of what a search finds in all destinations.
+"""Values for the pages about a destination, about a job, and about a search in all destinations.
 
 A destination is read once for all users; `DestinationView.visible_to` drops the jobs that one may not see.
 """
@@ -37,7 +37,7 @@ from airflow_s3commit.store.base import ObjectStore
 #: Maximum number of jobs in progress to read at a destination, of jobs that ended, and of files to replace.
 MOST_JOBS, MOST_ENDED, MOST_FILES = 200, 100, 50
 
-#: How far a job is that a search wants; ``ended`` is not finished, and ``damaged`` may have no state.
+#: The states that a search can pick: ``ended`` jobs are not cleaned up, ``damaged`` ones may have none.
 Filter: TypeAlias = Literal["", "open", "sealed", "publishing", "ended", "damaged"]
 
 #: What the page offers to do with a job.
@@ -46,7 +46,7 @@ Offer: TypeAlias = Literal["commit", "abort", "continue", "undo", "finish"]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A job in a list; ``progress`` is that of its commit, None unless it is running or was interrupted."""
+    """A job in a list; ``progress`` is that of its commit, None unless the commit runs or was interrupted."""
 
     home: RegisteredDestination
     job: JobSummary
@@ -54,7 +54,7 @@ class Listed:
 
     @property
     def day(self) -> str:
-        """What it refreshes: its run's partition key, the partitions it committed, or its logical date."""
+        """What the job refreshes: its partition key, the partitions it committed, or its logical date."""
         if key := self.job.context.get("partition_key"):
             return key
         manifest = self.job.manifest
@@ -150,7 +150,7 @@ class JobView:
         endpoint: The store's address, for command lines.
         replaced: The first files that its commit would replace now.
         progress: Progress of its commit; None unless it has begun and is not in the log.
-        successor: The job with which a later try of the same task has ended, so that this one is left over.
+        successor: The newest ended job of a later try of the same task, which makes this job a leftover.
     """
 
     home: RegisteredDestination
@@ -191,7 +191,7 @@ def read_job(store: ObjectStore, home: RegisteredDestination, job_id: str) -> Jo
             partitions = seal.record.partitions if seal is not None else {}
             replaced = list(islice(replaced_files(context), MOST_FILES))
         except (Refused, NoSuchKey):
-            # The details name a damaged record, and conflict mode fail; or another process has ended the job.
+            # The details tell of a damaged record or a conflict; or another process has ended the job.
             partitions = {}
     return JobView(
         home,
@@ -222,7 +222,7 @@ class Fleet(NamedTuple):
 
     Attributes:
         rows: The destinations with their matching jobs in progress, those with the most pending bytes first.
-        jobs: The jobs in progress of all: commits first, then those that have been idle longest.
+        jobs: Their jobs in progress: those whose commit has begun first, then those idle for longest.
         unread: Destinations that could not be read, by reason.
     """
 
@@ -237,8 +237,8 @@ def search_fleet(
 ) -> Fleet:
     """Return the destinations and jobs that match, of those that the user may see.
 
-    The text is part of a destination's URI or of what `Listed.has`, or a pattern of URIs. With a state, or
-    with minimum seconds without activity, only destinations with such jobs match.
+    The text is part of a destination's URI or of a job's facts (`Listed.has`), or a pattern of URIs. With a
+    state, or with minimum seconds without activity, only destinations with such jobs match.
     """
     rows: list[DestinationView] = []
     unread: dict[str, list[str]] = {}

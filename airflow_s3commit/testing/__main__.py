@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
                 while True:
                     signal.pause()
             finally:
-                # Not that of another server, beside which this one did not start.
+                # Only after a start: a server that did not start leaves another server's file alone.
                 arguments.environment.unlink(missing_ok=True)
     except KeyboardInterrupt:
         return 0

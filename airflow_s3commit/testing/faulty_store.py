@@ -26,7 +26,7 @@ T = TypeVar("T")
 #: The effects of a `Fault`.
 Effect: TypeAlias = Literal["refuse", "deny", "reject", "lose-answer", "crash-before", "crash-after", "delay"]
 
-#: The effects in place of a call, and the error of each.
+#: The effects that replace a call, and the error that each raises.
 _REFUSALS: dict[str, Callable[[str], S3CommitError]] = {
     "refuse": Unavailable,
     "deny": AccessDenied,

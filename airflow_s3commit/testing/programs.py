@@ -24,11 +24,11 @@ class ProgramFailed(RuntimeError):
 
 
 class Program:
-    """A program in the background, which ends when this object is stopped or its process dies.
+    """A program in the background, which ends when this object is stopped or the process that owns it dies.
 
-    Process lists show its command, so that must not contain secrets. Its output is appended to the log. All
-    of its environment variables are those given, or else this process's; so is its working directory. Between
-    SIGTERM and SIGKILL it has ``grace`` seconds.
+    Process lists show its command, so that must not contain secrets. Its output is appended to the log. Its
+    environment variables and working directory are those given, or else this process's. Between SIGTERM and
+    SIGKILL it has ``grace`` seconds.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, because it has a secret; replace one that is there."""
+    """Write a file that only its owner can read, because it has a secret; replace an existing file."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)

@@ -34,7 +34,7 @@ START_SECONDS = 60.0
 #: Maximum number of starts, each with other ports, if another program takes a port first.
 START_ATTEMPTS = 3
 
-#: What the log says then: SeaweedFS looks at the ports, and later listens.
+#: What the log says then: SeaweedFS checks its ports some time before it listens on them.
 PORT_TAKEN = ("Port allocation failed", "address already in use")
 
 
@@ -204,7 +204,7 @@ class S3Server:
             "SeaweedFS",
             [str(_executable()), "-logtostderr=true", "mini", *(f"-{k}={v}" for k, v in options.items())],
             log=self.log,
-            # Without variables with keys, buckets or settings for the server.
+            # Without variables that hold keys, buckets or settings for the server.
             environment={
                 name: value
                 for name, value in os.environ.items()
