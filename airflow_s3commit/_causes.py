@@ -1,6 +1,6 @@
 """Errors during clean-up: they are added as notes to the error that came first, and never replace it.
 
-Everywhere ``doing`` says what the clean-up does, and ``left`` what remains if it fails.
+In every function ``doing`` says what the clean-up was doing, and ``left`` what remains if it fails.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from contextlib import contextmanager
 def add_failure(first: BaseException, second: BaseException, doing: str, left: str) -> None:
     """Add a second error to the first one as a note of one line, followed by the second error's own notes.
 
-    A note that the first error already has is not added again.
-
-    The words say what failed, such as ``aborting the upload of …``, and what that leaves visible or pending.
+    A note that the first error already has is not added again. ``doing`` names what failed, such as
+    ``aborting the upload of …``, and ``left`` what that leaves visible or pending.
     """
     if second is first:
         return
@@ -49,7 +48,7 @@ def noting(first: BaseException, doing: str, left: str) -> Iterator[None]:
 
 @contextmanager
 def undoing(clean_up: Callable[[], object], doing: str, left: str) -> Iterator[None]:
-    """Clean up if the block raises, then raise the block's error, with that of the clean-up as a note."""
+    """Clean up if the block raises, then raise the block's error, with the clean-up's error as a note."""
     try:
         yield
     except BaseException as first:
@@ -62,7 +61,7 @@ def undoing(clean_up: Callable[[], object], doing: str, left: str) -> Iterator[N
 def ending(clean_up: Callable[[], object], doing: str, left: str) -> Iterator[None]:
     """Clean up after the block, whether it raises or not.
 
-    If both raise, the block's error is raised, and that of the clean-up becomes a note of it.
+    If both raise, the block's error is raised, with the clean-up's error as a note.
     """
     with undoing(clean_up, doing, left):
         yield
@@ -70,7 +69,7 @@ def ending(clean_up: Callable[[], object], doing: str, left: str) -> Iterator[No
 
 
 def run_all(steps: Iterable[Callable[[], object]], doing: str, left: str) -> None:
-    """Run every step in order even if some fail, then raise the first error with the others as notes."""
+    """Run every step in order even if some fail, then raise the first error with the later ones as notes."""
     first: Exception | None = None
     for step in steps:
         try:

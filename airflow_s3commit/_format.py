@@ -1,6 +1,6 @@
-"""What people see: numbers, sizes and times, text that is safe for a terminal, and columns of reports.
+"""Formats values for people: numbers, sizes, times, text that is safe for a terminal, columns of reports.
 
-Columns are declared once beside the fields of a report; terminal, task log and page draw them.
+A report declares its columns once, beside its fields; the terminal, the task log and the page draw them.
 
 Records and stores may contain any number, so no formatter raises: a value that cannot be formatted becomes a
 question mark.
@@ -24,7 +24,7 @@ _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _AGE_UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 _SECONDS = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([wdhms])")
-#: What moves the cursor, ends a line, or changes the direction of what follows; and what cannot be encoded.
+#: Characters that move the cursor, end a line or change the text's direction, or that cannot be encoded.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
@@ -42,10 +42,10 @@ def or_unknown(formatter: Callable[[Any], str]) -> Callable[[Any], str]:
 
 
 def plain(value: object) -> str:
-    """Return a value as text with control characters escaped, those of text direction too.
+    """Return a value as text with control characters escaped, including those for the text's direction.
 
-    Keys and contexts are untrusted: such a character in one could manipulate the terminal, or make a line
-    look like another.
+    Keys and contexts are untrusted: a control character could manipulate the terminal, or make one line look
+    like another.
     """
     return _CONTROL.sub(_escaped, str(value))
 
@@ -123,7 +123,7 @@ def seconds_of(text: str) -> float:
 
 
 def shown(value: object) -> str:
-    """Return a value of a record as text; nothing for None."""
+    """Return a value of a record as text; None becomes empty text."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {one}" for name, one in value.items())
     if isinstance(value, bool):
@@ -132,7 +132,7 @@ def shown(value: object) -> str:
 
 
 def length(values: Sized | None) -> str:
-    """Return how many values there are; nothing if they are not known."""
+    """Return how many values there are; empty text if they are not known."""
     return "" if values is None else number(len(values))
 
 
@@ -140,10 +140,10 @@ class Column(NamedTuple):
     """A column of a table of reports, or a labelled fact about one report.
 
     Attributes:
-        field: The field with its value; ``output.files`` is a field of a field, and nothing the report.
-        room: Minimum width of a terminal, in characters, for a table to show it.
+        field: The report's field, which may be nested (``output.files``); empty for the report itself.
+        room: Minimum width of a terminal, in characters, for a table to show the column.
         folds: Whether a table may fold its values.
-        to_right: Whether its values are numbers, even if ``show`` is another function than those for numbers.
+        to_right: Whether to align its values to the right, even if ``show`` is not a function for numbers.
     """
 
     title: str
@@ -154,7 +154,7 @@ class Column(NamedTuple):
     to_right: bool = False
 
     def text(self, report: object) -> str:
-        """Return a report's value as text, without control characters: others choose keys and reasons."""
+        """Return a report's value as text, without control characters: keys and reasons are untrusted."""
         for name in filter(None, self.field.split(".")):
             report = getattr(report, name) if report is not None else None
         return plain(self.show(report))
@@ -166,11 +166,11 @@ class Column(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A list of a report, of which some are named and all are counted.
+    """A list in a report that may hold only some of the items found, while another field counts them all.
 
     Attributes:
-        total: The field with their number; empty if the list has all.
-        harmless: Whether they do no harm.
+        total: The field that counts all items; empty if the list has them all.
+        harmless: Whether the items do no harm.
     """
 
     title: str
@@ -180,18 +180,18 @@ class Named(NamedTuple):
 
 
 def some(count: int | None) -> str:
-    """Return a count as ``2,000``; nothing for 0 and None."""
+    """Return a count as ``2,000``; 0 and None become empty text."""
     return number(count) if count else ""
 
 
 def facts(columns: Iterable[Column], report: object) -> list[tuple[str, str]]:
-    """Return the titles and values of a report, without empty ones."""
+    """Return a report's titles with their values, without those whose value is empty."""
     values = ((column.title, column.text(report)) for column in columns)
     return [(title, text) for title, text in values if text]
 
 
 def text_table(columns: Sequence[Column], reports: Iterable[object], *, most: int = 50) -> str:
-    """Return reports as text in aligned columns, for a log; more than ``most`` are only counted."""
+    """Return reports as text in aligned columns, for a log; reports beyond ``most`` are only counted."""
     left = iter(reports)
     rows = [[column.text(one) for column in columns] for one in islice(left, most)]
     widths = [max(map(len, cells)) for cells in zip(*rows, [one.title for one in columns], strict=True)]

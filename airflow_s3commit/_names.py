@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # not typing's: every process that imports the package imports this
+TYPE_CHECKING = False  # not typing's, whose import every user of the package would pay for
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 def lazy(spec: Any) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package that exports names of other modules.
 
-    The names are those that its source imports for type checkers, in the block ``if TYPE_CHECKING:`` up to an
-    empty line; it may have nothing but ``from`` imports. The first use of a name imports its module and makes
-    the name an ordinary attribute of the package (PEP 562).
+    The names are those that the package's source imports in its block ``if TYPE_CHECKING:``, which ends at an
+    empty line and has nothing but ``from`` imports. The first use of a name imports its module and makes the
+    name an ordinary attribute of the package (PEP 562).
 
     Raises:
         AttributeError: Raised by ``__getattr__`` for any other name.
@@ -23,7 +23,7 @@ def lazy(spec: Any) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     Args:
         spec: The package's ``__spec__``.
     """
-    # Not get_source(), which imports the tokenizer; this too reads from a zip archive, as Spark ships one.
+    # get_source() would import the tokenizer. get_data() too reads from a zip archive, as Spark ships one.
     source = spec.loader.get_data(spec.origin).decode().replace("\r\n", "\n")
     block = source.partition("\nif TYPE_CHECKING:\n")[2].partition("\n\n")[0]
     homes: dict[str, str] = {}

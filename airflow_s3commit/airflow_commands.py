@@ -44,12 +44,12 @@ def _arg(name: str, **settings: str) -> Arg:
 
 
 def run(args: argparse.Namespace) -> NoReturn:
-    """Run one command, whose arguments are ``words`` of Airflow's own, and exit with its code."""
+    """Run the command of ``s3commit`` that the argument ``words`` holds, and exit with its code."""
     from airflow_s3commit.cli.app import program  # noqa: PLC0415
     from airflow_s3commit.cli.command import StoreProvider  # noqa: PLC0415
     from airflow_s3commit.settings import DEFAULT_CONNECTION  # noqa: PLC0415
 
-    # The option may be among the words too, which Airflow does not parse.
+    # The option may also stand among the words, which Airflow does not parse.
     parser = argparse.ArgumentParser("airflow s3commit", add_help=False, allow_abbrev=False)
     parser.add_argument("--aws-conn-id", default=args.aws_conn_id or DEFAULT_CONNECTION)
     found, words = parser.parse_known_args(list(args.words))

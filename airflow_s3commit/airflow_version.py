@@ -1,7 +1,7 @@
-"""What the running version of Airflow has of what this package uses. No other module asks for it.
+"""Hides the differences between Airflow 3.1, 3.2 and 3.3; no other module asks what the running version has.
 
-From 3.1 to 3.3 Airflow moved names into its SDK, and added others. What a version lacks can be imported too,
-and says so by name when it is used.
+From 3.1 to 3.3 Airflow moved names into its SDK, and added others. A name that the running version lacks can
+still be imported from here: using it falls back to what that version has, or raises an error that names it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ except ModuleNotFoundError:  # Airflow 3.1
         from airflow.plugins_manager import AirflowPlugin
 
         class PartitionMapper:
-            """Takes the place of the base class of mappers."""
+            """Stands in for the base class of mappers, which Airflow 3.1 lacks."""
 
             def __init__(self, **_arguments: Any) -> None:
                 raise NotImplementedError(lacks("PartitionMapper", "3.2"))
@@ -65,17 +65,17 @@ __all__ = [
 
 
 def lacks(what: str, since: str) -> str:
-    """Return that this Airflow lacks something, which a later version has, for a message."""
+    """Return a message that the running Airflow lacks something that version ``since`` has."""
     from airflow import __version__  # noqa: PLC0415 - keeps DAG parsing light
 
     return f"Airflow {__version__} has no {what}, which needs {since} or later"
 
 
 def CronPartitionTimetable(cron: str, *, timezone: str, **given: Any) -> Any:  # noqa: N802 - Airflow's name
-    """Return Airflow's timetable of this name; in 3.1, which has no partition keys, one without them.
+    """Return Airflow's timetable of this name; in 3.1, which has no partition keys, a timetable without them.
 
-    There the logical date of a run is the start of the interval before it, which the key would name, so
-    Airflow 3.1 can only stand in for a ``run_offset`` of -1.
+    In 3.1 a run's logical date is the start of the interval before the run. That is what the key would name
+    with a ``run_offset`` of -1, so any other offset raises `NotImplementedError` there.
     """
     from airflow import sdk  # noqa: PLC0415 - the timetables import croniter
 
@@ -89,13 +89,13 @@ def CronPartitionTimetable(cron: str, *, timezone: str, **given: Any) -> Any:  #
 
 
 def stats() -> Any:
-    """Return what counts metrics, with ``incr``, ``timing`` and ``gauge``."""
+    """Return Airflow's client for metrics, which has ``incr``, ``timing`` and ``gauge``."""
     known: Any
     try:
         from airflow.sdk.observability import stats as known  # noqa: PLC0415 - keeps DAG parsing light
     except ImportError:  # Airflow 3.1
         from airflow import stats as known  # noqa: PLC0415
-    # From 3.3 on these are functions of the module, before of its class.
+    # From 3.3 on these are functions of the module; before, they are methods of its class Stats.
     return known if hasattr(known, "incr") else known.Stats
 
 
@@ -107,7 +107,7 @@ def has_partition_events() -> bool:
 
 
 def partition_key_of(context: Context) -> str | None:
-    """Return the partition key of a task's run; None without one, as always in Airflow 3.1."""
+    """Return the partition key of a task's run; None if it has none, which is always so in Airflow 3.1."""
     # From Airflow 3.3 on the context has the key itself.
     run: Any = context.get("dag_run")
     return context["partition_key"] if "partition_key" in context else getattr(run, "partition_key", None)
@@ -116,9 +116,9 @@ def partition_key_of(context: Context) -> str | None:
 def wait_for_answer(
     ti_id: Any, options: list[str], method_name: str, kwargs: Mapping[str, Any], timeout: timedelta | None
 ) -> NoReturn:
-    """Suspend a task until somebody has answered; before Airflow 3.3 the triggerer waits for it.
+    """Suspend a task until somebody has answered; before Airflow 3.3 the triggerer waits for the answer.
 
-    The method resumes it, with ``kwargs``, which are plain JSON values, and the answer as ``event``.
+    The operator's ``method_name`` resumes it with ``kwargs`` (plain JSON values) and the answer as ``event``.
     """
     from airflow.sdk import exceptions  # noqa: PLC0415 - keeps DAG parsing light
 

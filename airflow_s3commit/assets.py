@@ -83,7 +83,7 @@ class HivePathMapper(PartitionMapper):
             raise ValueError(f"date_column {date_column!r} is not in the template {template!r}")
 
     def to_downstream(self, key: str) -> str:
-        """Return the consumer's key for a partition, such as ``dt=2013-01-01``, or raise `ValueError`."""
+        """Return the consumer's key for a partition; `ValueError` if it lacks a column of the template."""
         values = hive_values(key)
         if self.template is None:
             return key.strip("/")
@@ -95,10 +95,10 @@ class HivePathMapper(PartitionMapper):
         return _COLUMN.sub(lambda column: values[column[1]], self.template)
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:
-        """Return the date of a consumer's key, at midnight UTC; None if no column is a date."""
+        """Return the date in a consumer's key, in UTC; None without a ``date_column``."""
         if self.date_column is None or self.template is None:
             return None
-        # A separator may be in a date or another value; a date has as many words as its format.
+        # The template's separators may be in values too, so a date must have as many words as its format.
         date = re.sub("%.", r"[^\\W_]+", re.escape(self.date_format))
         parts = [re.escape(part) for part in _COLUMN.split(self.template)]
         parts[1::2] = [f"({date})" if name == self.date_column else "(.+?)" for name in self._columns]
@@ -143,7 +143,7 @@ def announce(events: Any, manifest: Manifest, *, tables: Iterable[Asset], partit
     :param tables: Assets that get one event each.
     :param partitions: The asset that gets an event for each partition with new files. Without new files, or
         for an unpartitioned dataset, it gets the single event that Airflow emits for every outlet. Airflow
-        stores the same ``extra`` with each of them, so it has counts only if there is one partition.
+        stores one ``extra`` with all of these events, so it has no counts if there are several partitions.
     """
     extra = event_extra(manifest)
     for table in tables:
@@ -168,9 +168,9 @@ def announce(events: Any, manifest: Manifest, *, tables: Iterable[Asset], partit
 
 
 def lineage_of(manifest: Manifest | None) -> OperatorLineage[Any, Any]:
-    """Return the lineage of a commit: its destination as an output, with counts, and the job as version.
+    """Return a commit's lineage: its destination as an output, with counts, and its job's id as the version.
 
-    Only OpenLineage's provider uses it, if it is installed.
+    Only OpenLineage's provider, if it is installed, calls this. Without a commit it is empty.
     """
     from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415 - optional
     from openlineage.client.event_v2 import OutputDataset  # noqa: PLC0415
@@ -196,7 +196,7 @@ def lineage_of(manifest: Manifest | None) -> OperatorLineage[Any, Any]:
     )
     place = Destination.parse(manifest.destination)
     output = OutputDataset(
-        # By OpenLineage's convention for S3, so that all readers mean the same dataset.
+        # OpenLineage's convention for S3, by which other tools recognise the dataset.
         namespace=f"s3://{place.bucket}",
         name=place.prefix.rstrip("/") or "/",
         facets=facets,

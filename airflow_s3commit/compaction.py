@@ -1,7 +1,7 @@
-"""Compaction: write the files of a table's partitions anew as fewer, larger ones, by one commit.
+"""Compaction: rewrites the files of a table's partitions as fewer, larger ones, in one commit.
 
 No row changes. Streams and hourly appends leave many small files, each of which costs every reader a request
-or two. Rows are read with pyarrow on this machine, file by file in a bounded memory.
+or two. Rows are read with pyarrow on this machine, file by file in bounded memory.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ TARGET_BYTES = 128 * 1024 * 1024
 #: Partitions whose lists of files are in memory at once.
 _PARTITIONS = 100
 
-#: Rows that are read, and cast, at once.
+#: Rows that are read and cast at a time.
 _ROWS = 65_536
 
 #: Files that are read at once; as many more are read ahead.
 _AHEAD = 8
 
-#: Bytes that are read at once; a larger file is kept on disk while it is read.
+#: Bytes that are read at a time; a file larger than this is kept on disk while it is read.
 _PIECE = 4 * 1024 * 1024
 
 
-#: How the entries of a footer begin that say how Spark reads the file; and those for other calendars.
+#: The prefix of the footer entries that tell Spark how to read a file; and those for the older calendar.
 _SPARK = b"org.apache.spark."
 _LEGACY = {_SPARK + b"legacyDateTime", _SPARK + b"legacyINT96"}
 
 
 class Compacted(Plain, Struct, frozen=True, kw_only=True):
-    """A partition that is compacted, or was.
+    """A partition that a compaction rewrites, or has rewritten.
 
     Attributes:
         partition: Its directory below the destination; empty for a table without partitions.
@@ -96,11 +96,11 @@ class Compaction(Plain, Struct, frozen=True, kw_only=True):
     Attributes:
         destination: URI of the table.
         seen: The generation whose files are read; the commit is refused if a partition changed since.
-        partitions: The partitions that are written anew.
-        left: How many of the chosen partitions have too few small files to gain anything.
-        generation: The generation that the compaction made; None for a dry run, and without a partition.
-        files: How many files it wrote.
-        rows: How many rows are in them, as many as before.
+        partitions: The partitions that are rewritten.
+        left: How many of the requested partitions have too few small files to gain anything.
+        generation: The generation that the compaction made; None for a dry run, or if nothing was rewritten.
+        files: How many files the compaction wrote.
+        rows: How many rows these files have, as many as the old ones.
     """
 
     destination: str
@@ -123,25 +123,25 @@ def compact(
     context: Mapping[str, str] | None = None,
     dry_run: bool = False,
 ) -> Compaction:
-    """Write partitions with many small files anew, by one ``replace`` commit that changes no row.
+    """Rewrite partitions with many small files, in one ``replace`` commit that changes no row.
 
     A partition is compacted if that at least halves its files. The rows of each file stay together, in order.
-    Until the commit readers see the old files, after it the new ones. The old ones are deleted, or retained
-    as the job's option ``retain`` says. Repeatable: a table that is compact is left alone.
+    Readers see the old files until the commit, and the new ones after it. The old files are then deleted, or
+    retained for the time in the job's option ``retain``. Repeatable: a compact table is left alone.
 
     Args:
         store: The store of the table.
         destination: URI of the table's directory, or a `Destination`.
         partitions: Directories below it, such as ``dt=2013-01-01``; by default every partition.
-        target_bytes: Size after which a file is ended.
+        target_bytes: Size in bytes at which a file ends, and the next one begins.
         options: Options of the files, by Spark's names, such as ``compression``.
         job_options: Further options of the job; its conflict mode is ``replace`` by partition in any case.
         context: Facts to keep with the job.
         dry_run: Check, and report what would be compacted.
 
     Raises:
-        InvalidOption: A partition is not in the table, or its files cannot be written by pyarrow without a
-            change: they are no Parquet, their columns are not recorded, or no job has written all of them.
+        InvalidOption: A partition is not in the table, or pyarrow cannot rewrite its files without changing
+            them: they are not Parquet, their columns are not recorded, or no job wrote all columns.
         DestinationNotEmpty: Another job has uploads in a partition, or another program put objects there.
         DestinationChanged: Another job or program changed a partition, or a file, meanwhile. Nothing was
             changed.
@@ -159,7 +159,7 @@ def compact(
     if dry_run:
         return plan
     asked = {**(options or {}), "targetFileBytes": str(target_bytes)}
-    # Never the whole destination: only the chosen partitions are written anew.
+    # Never the whole destination: only the chosen partitions are rewritten.
     own = replace(job_options or JobOptions(), conflict_mode="replace", committer="partitioned")
     facts, seen = {**(context or {}), **SAME_ROWS}, plan.seen
     try:
@@ -179,11 +179,11 @@ def compact(
 
 
 def _plan(table: Table, home: Destination, partitions: Collection[str], target: int) -> Compaction:
-    """Return which partitions gain from a compaction."""
+    """Return the partitions that gain from a compaction, and how many do not."""
     if target < 1:
         raise InvalidOption(f"target_bytes is {target}; give a number of bytes above 0")
     by_form = {partition_form(name): name for name in partitions}
-    # Directories that differ in their escapes alone are one partition.
+    # Directories whose names differ only in their escapes are one partition.
     wanted = [name for name in sorted(table.live) if not by_form or partition_form(name) in by_form]
     if unknown := sorted(by_form.keys() - {partition_form(name) for name in wanted}):
         raise InvalidOption(f"{home.uri} has no files in the partition {by_form[unknown[0]]!r}")
@@ -198,7 +198,7 @@ def _plan(table: Table, home: Destination, partitions: Collection[str], target: 
 
 
 def _columns(table: Table, home: Destination, pieces: Pieces) -> tuple[pa.Schema, str]:
-    """Return the columns of all files of some pieces, and the text of a job that wrote all of them."""
+    """Return the columns of all files of some pieces, and as text those of a job that wrote all columns."""
     owners: dict[str, str] = {}
     for one in sorted(set(chain.from_iterable(pieces.values()))):
         source = table.sources[one]
@@ -225,7 +225,7 @@ def _not_by_pyarrow(home: Destination, why: str) -> InvalidOption:
 
 
 def _refuse_company(store: ObjectStore, home: Destination, table: Table, chosen: Collection[str]) -> None:
-    """Refuse partitions in which another job has uploads, or another program has put objects."""
+    """Raise `DestinationNotEmpty` if another job has uploads, or another program objects, in partitions."""
     for upload in store.list_uploads(home.bucket, home.prefix):
         partition = partition_of(home.relative(upload.key) or "")
         if partition in chosen:
@@ -249,7 +249,7 @@ def _rewrite(
     files: Iterator[FileEntry],
     options: Mapping[str, str],
 ) -> None:
-    """Write the rows of files anew, partition by partition."""
+    """Rewrite the rows of files, partition by partition."""
     schema, text = columns
     home, job_id = Destination.parse(writer.job.reference.destination), writer.job.reference.job_id
     known = (schema.metadata or {}).items()
@@ -271,11 +271,11 @@ def _rewrite(
 
 
 def _batches(where: str, file: FileEntry, copy: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file in the columns of a schema; a column that it lacks is null."""
+    """Yield the rows of a file in the columns of a schema; a column that the file lacks is null."""
     read = 0
     with closing(copy), pq.ParquetFile(copy) as parquet:
         kinds = {parquet.schema.column(number).physical_type for number in range(len(parquet.schema))}
-        # pyarrow would write these times in another way; without its key Spark would read a date as another.
+        # pyarrow would write INT96 times as another type; without a legacy key Spark would read other dates.
         legacy = {key.decode() for key in parquet.metadata.metadata or () if key in _LEGACY}
         odd = (kinds & {"INT96"}) | legacy | ({*parquet.schema_arrow.names} - {*schema.names})
         if odd:

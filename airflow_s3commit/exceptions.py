@@ -12,7 +12,7 @@ class S3CommitError(Exception):
 
 
 class DidNotHappen(S3CommitError):
-    """The call did not take effect. If a commit has made files visible before, a note says so."""
+    """The call did not take effect. If a commit had already made files visible, a note says so."""
 
 
 class OutcomeUnknown(S3CommitError):
@@ -43,7 +43,7 @@ class NoSuchUpload(DidNotHappen):
 
 
 class Unavailable(DidNotHappen):
-    """The store rejected the request before it did anything: throttling, or a refused connection.
+    """The store rejected the request without acting on it: throttling, or a refused connection.
 
     Args:
         message: The request and the reason.
@@ -85,15 +85,15 @@ class InvalidOption(Refused, ValueError):
 
 
 class InvalidDestination(Refused):
-    """The URI cannot be a destination: no directory on S3, not the job's, or with files of another table."""
+    """The URI cannot be a destination: no directory on S3, not the job's, or with another table's files."""
 
 
 class InvalidRecord(Refused):
-    """A record is damaged, of another job, changed after it was written, or has values beyond a limit."""
+    """A record is damaged, belongs to another job, was changed after it was written, or exceeds a limit."""
 
 
 class InvalidPath(InvalidRecord):
-    """No data file can have this path: S3 cannot keep or list it, or readers would skip it; rename it."""
+    """No data file can have this path: S3 cannot keep or list it, or readers would skip it. Rename it."""
 
 
 class TooLarge(InvalidRecord):
@@ -101,12 +101,12 @@ class TooLarge(InvalidRecord):
 
     @classmethod
     def of(cls, uri: str, size: int, limit: int) -> TooLarge:
-        """Return the error for an object of ``size`` bytes, of which ``limit`` would be read at most."""
+        """Return the error for an object of ``size`` bytes, when at most ``limit`` are read."""
         return cls(f"{uri} has {size} bytes; no more than {limit} are read of such an object")
 
 
 class ForeignRecord(InvalidRecord):
-    """A record is of another job, or was written for another place and copied here. No step acts on it."""
+    """A record belongs to another job, or was copied here from another place. No step acts on it."""
 
 
 class NoSuchJob(Refused):

@@ -30,8 +30,7 @@ __all__ = ["S3CommitHook", "StoreAddress"]
 
 logger = logging.getLogger(__name__)
 
-#: The connection that Airflow's operators name without being told to: where it does not exist, boto3's
-#: default chain is meant.
+#: The default connection of Airflow's own operators; where it does not exist, boto3's default chain is used.
 AIRFLOWS_DEFAULT = "aws_default"
 
 
@@ -72,7 +71,7 @@ class S3CommitHook(BaseHook):
 
     @property
     def aws(self) -> S3Hook:
-        """The Amazon provider's hook, with a client without retries of its own; the store retries.
+        """The Amazon provider's hook, whose client does not retry requests; the store does.
 
         :raises AccessDenied: The connection's keys are incomplete or malformed.
         :raises StoreUnsuitable: The endpoint is not a store's URL.
@@ -109,7 +108,7 @@ class S3CommitHook(BaseHook):
             return self._store
 
     def job(self, reference: Mapping[str, str] | JobReference) -> Job:
-        """Return the job of a reference, the output of `S3CommitSetupOperator`. Makes no request."""
+        """Return the job that a reference, the output of `S3CommitSetupOperator`, names. Sends no request."""
         from airflow_s3commit.protocol.job import Job  # noqa: PLC0415
         from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
 
@@ -148,7 +147,7 @@ class S3CommitHook(BaseHook):
 
     @property
     def _plain(self) -> S3Hook:
-        """The provider's hook for reading the connection, which it has read; it makes no client."""
+        """The provider's hook through which the connection is read, and has been; it never makes a client."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - keeps DAG parsing light
 
         with self._lock:
@@ -165,7 +164,7 @@ class S3CommitHook(BaseHook):
             return self._reader
 
     def _noticed(self, error: OutcomeUnknown | Unavailable) -> None:
-        """Log the first failure that is retried: the retries take a minute, and say nothing of themselves."""
+        """Log the first failure that is retried: retries can take a minute, and log nothing themselves."""
         if not self._was_noticed:
             self._was_noticed = True
             logger.warning("Trying again: %s", error)
@@ -195,7 +194,7 @@ class S3CommitHook(BaseHook):
         return plain_endpoint(endpoint, f"of {self._source}")
 
     def _refuse_host(self, known: AwsConnectionWrapper) -> None:
-        """Raise if the connection has a store's address where nobody reads it."""
+        """Raise `StoreUnsuitable` if the connection has a store's address as host, which Airflow ignores."""
         host = str(self.get_connection(str(self.aws_conn_id)).host or known.extra_config.get("host") or "")
         if host and not is_aws_host(host):
             shown = host.rpartition("@")[2]

@@ -1,8 +1,8 @@
 """Publish a table to an Iceberg catalog: each commit becomes a snapshot, which other engines read whole.
 
 Snapshots follow from the log alone. pyiceberg writes them below ``_iceberg/`` of the destination; no data
-file is opened or moved. The number of the newest commit that is published is a property of the catalog's
-table, which changes together with the snapshot. So a publication may be repeated at any time, by any process.
+file is opened or moved. The generation of the newest published commit is a property of the catalog's table,
+which changes together with the snapshot. So a publication may be repeated at any time, by any process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ GENERATION = "s3commit.generation"
 #: Property of each snapshot: SHA-256 of the commit's entry.
 _ENTRY = "s3commit.entry"
 
-#: Times to begin again because another process has published meanwhile.
+#: Maximum number of tries; one fails if another process publishes meanwhile.
 _TRIES = 5
 
 
@@ -56,8 +56,8 @@ class IcebergReport(Plain, Struct, frozen=True, kw_only=True):
 
     Attributes:
         table: The table in the catalog.
-        generation: The generation that the catalog has now; 0 without a commit.
-        published: The generations of which a snapshot was added.
+        generation: The generation that the catalog has now; 0 if there is no commit.
+        published: The generations for which a snapshot was added.
     """
 
     destination: str
@@ -76,12 +76,12 @@ def publish_iceberg(
 
     Args:
         destination: URI of the dataset's directory, or a `Destination`.
-        catalog: The catalog. By its properties pyiceberg writes to the destination's bucket.
+        catalog: The catalog, whose properties let pyiceberg write to the destination's bucket.
         table: The table's name in a namespace that exists: ``lake.flights``.
 
     Raises:
-        InvalidOption: Iceberg cannot have the files, columns or partitions; or the catalog's table is of
-            another destination, another program has written to it, or its metadata is gone.
+        InvalidOption: Iceberg cannot represent the files, columns or partitions; or the catalog's table
+            belongs to another destination, was written to by another program, or has lost its metadata.
         Unavailable: Other processes keep changing the catalog's table.
         OutcomeUnknown: The catalog's answer was lost: publish again.
         InvalidRecord: The log is damaged, or was begun anew.
@@ -104,7 +104,7 @@ def publish_iceberg(
 
 
 def _publish(store: ObjectStore, home: Destination, catalog: Catalog, name: str, published: list[int]) -> int:
-    """Publish what is missing, note each generation, and return the newest one in the catalog."""
+    """Publish the missing commits, add their numbers to ``published``, and return the catalog's newest."""
     try:
         found = catalog.load_table(name)
     except exceptions.NoSuchTableError:
@@ -132,9 +132,9 @@ def _create(catalog: Catalog, name: str, home: Destination, columns: DeltaColumn
     properties = {
         GENERATION: "0",
         "write.metadata.path": f"{home.uri}_iceberg",
-        # Files have no ids of fields.
+        # The data files have no field ids.
         "schema.name-mapping.default": schema.name_mapping.model_dump_json(),
-        # A retry would publish a generation twice: it does not look at what has changed meanwhile.
+        # pyiceberg's own retry would publish a generation twice: it does not check what changed meanwhile.
         "commit.retry.num-retries": "0",
         # Only a sweep deletes data files.
         "gc.enabled": "false",
@@ -166,7 +166,7 @@ def _published(found: IcebergTable, name: str, home: Destination) -> Position:
 
 
 def _commit(found: IcebergTable, name: str, home: Destination, change: TableChange) -> None:
-    """Add the snapshot of a commit, by one change of the catalog."""
+    """Add the snapshot of a commit, in one transaction of the catalog."""
     number, columns = change.entry.number, change.after
     if [field.name for field in found.spec().fields] != [*columns.partitions]:
         raise InvalidOption(
@@ -190,7 +190,7 @@ def _commit(found: IcebergTable, name: str, home: Destination, change: TableChan
             ) from error
         facts = home, transaction.table_metadata, _zones(change, columns, home)
         removed, update_snapshot = list(change.removed), transaction.update_snapshot(told)
-        # Readers that follow a table take what was only added, and stop at anything else.
+        # Readers that follow a table accept snapshots that only add files, and stop at any other.
         with update_snapshot.overwrite() if removed else update_snapshot.merge_append() as snapshot:
             for file in _data_files(removed, change.before or columns, *facts):
                 snapshot.delete_data_file(file)
@@ -200,7 +200,7 @@ def _commit(found: IcebergTable, name: str, home: Destination, change: TableChan
 
 
 def _refuse_loss(columns: Schema, held: Schema) -> None:
-    """Raise `ValueError` if a table has a column in a type that pyiceberg wrongly takes for a wider one."""
+    """Raise `ValueError` for a column whose type in the table pyiceberg wrongly takes for a wider one."""
     for name in {*columns.column_names} & {*held.column_names}:
         kind, wide = columns.find_type(name), held.find_type(name)
         scales = [one.scale for one in (kind, wide) if isinstance(one, types.DecimalType)]
@@ -209,7 +209,7 @@ def _refuse_loss(columns: Schema, held: Schema) -> None:
 
 
 def _zones(change: TableChange, columns: DeltaColumns, home: Destination) -> dict[str, tzinfo]:
-    """Return the time zones in which directories have the values of partition columns, by column."""
+    """Return, for each partition column of times, the time zone of the values in directory names."""
     zones: dict[str, str] = {}
     texts = change.table.schemas() if "timestamp" in columns.partitions.values() else ()
     for field in chain.from_iterable(from_text(text, f"the log of {home.uri}").partitions for text in texts):
@@ -230,7 +230,7 @@ def _data_files(
     metadata: TableMetadata,
     zones: Mapping[str, tzinfo],
 ) -> Iterator[DataFile]:
-    """Yield the records of data files that Iceberg's manifests have."""
+    """Yield the entries of these files for Iceberg's manifests."""
     fields = {field.name: field for field in metadata.schema().fields}
 
     @cache
@@ -253,7 +253,7 @@ def _data_files(
             partition=record(file.partition),
             record_count=file.rows,
             file_size_in_bytes=file.size,
-            # They count nulls too.
+            # Value counts include nulls.
             value_counts=dict.fromkeys(nulls, file.rows),
             null_value_counts=nulls,
             lower_bounds=_bounds((field, one.least) for field, one in known),
@@ -264,7 +264,7 @@ def _data_files(
 
 
 def _value(kind: types.IcebergType, text: str | None, zone: tzinfo) -> Any:
-    """Return a partition's value as Iceberg has it: dates in days, times in microseconds."""
+    """Return a partition's value as Iceberg represents it: dates in days, times in microseconds."""
     if text is None:
         return None
     if isinstance(kind, types.BinaryType):
@@ -278,7 +278,7 @@ def _value(kind: types.IcebergType, text: str | None, zone: tzinfo) -> Any:
 
 
 def _bounds(values: Iterable[tuple[types.NestedField, Any]]) -> dict[int, bytes]:
-    """Return the least or greatest values of fields as Iceberg has them, of types that have some."""
+    """Return least or greatest values by field id, as Iceberg encodes them, for types that have bounds."""
     found = {}
     for field, value in values:
         kind: Any = field.field_type
@@ -287,7 +287,7 @@ def _bounds(values: Iterable[tuple[types.NestedField, Any]]) -> dict[int, bytes]
     return found
 
 
-#: Iceberg's names of Spark's types, where they differ.
+#: Iceberg's names for Spark's types, where they differ.
 _NAMES = {
     "byte": "int",
     "short": "int",
@@ -298,7 +298,7 @@ _NAMES = {
 
 
 def _schema(columns: DeltaColumns) -> Schema:
-    """Return columns as Iceberg has them, without ids."""
+    """Return the columns as Iceberg's schema, without field ids."""
     try:
         return Schema.model_validate(_type({"type": "struct", "fields": columns.fields}))
     except ValueError as error:
@@ -310,7 +310,7 @@ def _schema(columns: DeltaColumns) -> Schema:
 
 
 def _type(kind: Any) -> Any:
-    """Return Iceberg's JSON of a type, from Spark's JSON of one that Delta has."""
+    """Return a type in Iceberg's JSON, from Spark's JSON for it, which Delta uses too."""
     match kind:
         case {"type": "array", "elementType": element}:
             return {"type": "list", "element-id": -1, "element": _type(element), "element-required": False}

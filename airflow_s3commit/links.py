@@ -28,7 +28,7 @@ class ManifestLink(BaseOperatorLink):
     """Opens the manifest that a commit wrote, or that a sensor found, in the S3 console of its partition.
 
     On a store other than AWS it opens the tab of the run on the page of the plugin, if
-    ``[s3commit] destinations`` is set: a browser has no credentials for the object itself. Airflow asks for
+    ``[s3commit] destinations`` is set: a browser has no credentials for the object itself. Airflow makes
     the link in the worker, when the task has ended. A task without a manifest has no link.
     """
 
@@ -47,7 +47,7 @@ class ManifestLink(BaseOperatorLink):
 class PendingsetsLink(BaseOperatorLink):
     """Opens the job of a stage, on the tab of the run, if ``[s3commit] destinations`` is set.
 
-    The tab shows the stages with their seals until the job has ended, when these are deleted.
+    The tab shows the stages with their seals until the job ends, which deletes the seals.
     """
 
     name = "Sealed pendingsets"

@@ -1,6 +1,6 @@
 """Metrics that the tasks emit through Airflow: commits, aborts, sweeps, pending bytes, durations, requests.
 
-Every name begins with ``s3commit.``; the reference has the meaning of each, which a published name keeps.
+Every name begins with ``s3commit.``; the reference gives the meaning of each, which never changes.
 Without a metrics backend in Airflow the functions do nothing. They never fail a task.
 """
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def count_retry(error: OutcomeUnknown | Unavailable) -> None:
-    """Count a request that is retried, as ``on_retry`` of `airflow_s3commit.store.execute.RetryPolicy`."""
+    """Count a retry of a request; for ``on_retry`` of `airflow_s3commit.store.execute.RetryPolicy`."""
     from airflow_s3commit.exceptions import Unavailable  # noqa: PLC0415 - its name alone is needed above
 
     _count("s3commit.store.retries", 1, {})
@@ -35,7 +35,7 @@ def count_retry(error: OutcomeUnknown | Unavailable) -> None:
 
 
 def counted(destination: str, commit: Callable[[], Manifest]) -> Manifest:
-    """Commit, and count that and its duration, or a failure. A repeated commit of a job counts again."""
+    """Call ``commit``, and send its counts and duration, or count its failure. Repeats count again."""
     from airflow_s3commit.store.forwarding import total_requests  # noqa: PLC0415 - keeps DAG parsing light
 
     began, tags = time.monotonic(), _tags(destination)

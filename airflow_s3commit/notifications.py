@@ -33,8 +33,8 @@ _PAUSE = 5.0
 #: Seconds that a notifier always has, for its first abort.
 _LEAST = 4.0
 
-#: The notifiers that a process calls in a row, whose time Airflow limits together: when the first of them
-#: began, and when the last ended.
+#: Airflow limits the total time of the notifiers that a process calls in a row: when the first of them began,
+#: and when the last one ended.
 _row = SimpleNamespace(began=-inf, ended=-inf)
 
 
@@ -42,7 +42,7 @@ def _references(given: Any) -> list[Mapping[str, Any]]:
     return [mapping(one) for one in ([given] if isinstance(given, str | Mapping) else given)]
 
 
-#: What reads the arguments of a notifier.
+#: The parsers of a notifier's arguments, by name.
 _READERS: dict[str, Callable[[Any], object]] = {
     "job": _references,
     "setup_task_ids": texts,
@@ -57,9 +57,9 @@ class AbortUploadsNotifier(BaseNotifier):
 
     It leaves alone a job that the run's teardown has kept because the store failed the commit.
 
-    Set it on the DAG: ``dagrun_timeout`` calls no other, and that of a task also aborts jobs of other groups
-    and items, which may still run. It may be called repeatedly and does not change committed jobs. It returns
-    after ``time_limit``; the teardown of a later try, or a sweep, aborts the remaining uploads.
+    Set it on the DAG: ``dagrun_timeout`` calls only the DAG's callback, and a task's callback also aborts the
+    jobs of other groups and items, which may still run. It may be called repeatedly and does not change
+    committed jobs. It returns after ``time_limit``; a later teardown or a sweep aborts the remaining uploads.
 
     It aborts at least twice, ``kill_window`` seconds apart: Airflow calls it while tasks are still being
     killed, and the next abort finds uploads that they have started since. It repeats the abort as long as it
@@ -75,8 +75,8 @@ class AbortUploadsNotifier(BaseNotifier):
         callbacks run one after the other in the process that parses its file, and Airflow kills that process
         after ``[dag_processor] dag_file_processor_timeout``, 50 seconds for all of them. So notifiers that
         are called in a row share the time, with at least four seconds each.
-    :param kill_window: Seconds between two aborts; 0, or a lack of time, aborts once. A killed task must
-        end within them, or start an upload: one heartbeat (5) and the time to SIGKILL (5).
+    :param kill_window: Seconds between two aborts; 0, or a lack of time, aborts once. Within them a killed
+        task must end or start an upload: one heartbeat (5) and the time until SIGKILL (5).
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     """
 
@@ -146,7 +146,7 @@ class AbortUploadsNotifier(BaseNotifier):
         hook = S3CommitHook(
             self.aws_conn_id, retry_deadline=step, timeout=max(step, 1.0), on_retry=count_retry
         )
-        # The hook reads its connection in this thread: Airflow answers no other one.
+        # The hook reads its connection in this thread: Airflow answers no other thread.
         jobs = [hook.job(reference) for reference in references]
         worker = threading.Thread(target=self._abort_all, args=(jobs, deadline), daemon=True)
         worker.start()
@@ -204,7 +204,7 @@ class AbortUploadsNotifier(BaseNotifier):
         return (reference for reference in given if isinstance(reference, Mapping) and "job_id" in reference)
 
     def _kept(self, context: Context, until: float) -> set[str]:
-        """Return the jobs that teardowns have kept; none after a timeout, which runs no teardown."""
+        """Return the ids of jobs that teardowns have kept; none after a timeout, which runs no teardown."""
         if context.get("reason") == "timed_out":
             return set()
         reports = _outputs(context, _tasks(context, "S3CommitAbortOperator"), until, key="abort_report")
@@ -220,9 +220,9 @@ def _tasks(context: Context, kind: str) -> list[str]:
 def _outputs(
     context: Context, task_ids: Iterable[str], until: float, key: str = "return_value"
 ) -> Iterator[Any]:
-    """Yield the XComs of these tasks' instances in this run, without a task instance.
+    """Yield the XComs of these tasks' instances in this run; the context needs no task instance.
 
-    :raises TimeoutError: The time was over before the last of them was read. One request is not cut short.
+    :raises TimeoutError: ``until`` passed before all were read. A request that has begun is not cut short.
     """
     from airflow.sdk.execution_time.xcom import XCom  # noqa: PLC0415 - only a running callback has XComs
 

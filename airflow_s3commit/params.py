@@ -1,4 +1,4 @@
-"""Arguments as authors of DAGs write them: the conflict mode as a DAG param, and times in the DAG's zone."""
+"""Arguments in the forms that DAG authors write: the conflict mode as a param, times in the DAG's zone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CONFLICT_MODE", "SPARKS_CONFLICT_MODE", "conflict_mode_param", "moment_of"]
 
-#: The modes, from the safest to the most destructive, and that of the save modes of Spark's own writers.
+#: The modes, from the safest to the most destructive, and the one that leaves it to Spark's save modes.
 _MODES: Final = ("fail", "append", "replace", "as-written")
 
 #: A template of the param's mode (``fail`` in a DAG without the param), except in backfills, whose mode is
@@ -64,12 +64,12 @@ def moment_of(
     """Return the time that a value stands for.
 
     A time without a zone is in ``zone``, a date means the start of the day there, and a data interval means
-    its start. A duration is counted back from ``before``: its days, and each 24 of its hours, are calendar
-    days, so one of them has 25 hours if clocks go back.
+    its start. A duration is counted back from ``before``: its days, and every 24 of its hours, are calendar
+    days, of which one has 25 hours when clocks go back.
 
     :param value: A ``datetime``, ``date``, ``timedelta``, ``pendulum.Duration`` or data interval; or text: a
         time, a date, a duration or an interval in ISO 8601, or a duration such as ``1d12h``.
-    :param before: The end of durations.
+    :param before: The time from which durations are counted back.
     :param zone: The zone of the DAG.
     :raises ValueError: The value has another form.
     """

@@ -69,7 +69,7 @@ _AFTER: tuple[tuple[type[S3CommitError] | UnionType, tuple[_Step, ...]], ...] = 
 #: Next steps after errors of commands about a table, which name no job; these are tried first.
 _AFTER_ABOUT_TABLE: tuple[tuple[type[S3CommitError] | UnionType, tuple[_Step, ...]], ...] = (
     (NotReversible | DestinationChanged, (("look at the commits to the table", "log"),)),
-    # The message has the next action: of a copy nothing can be rebuilt.
+    # The message says what to do next: nothing can be rebuilt from a record that was copied here.
     (ForeignRecord, ()),
     (InvalidRecord, (("see which records are damaged, and what can be rebuilt", "repair"),)),
 )
@@ -81,7 +81,7 @@ def amount(counts: Counts) -> str:
     return f"{several(counts.files, 'file')}, {size(counts.bytes)}{rows}"
 
 
-#: Columns of the commits to a table, and what is said of one of them.
+#: Columns of the list of a table's commits, and of the details of one commit.
 LOG_COLUMNS = (
     Column("generation", "generation", number),
     Column("version", "delta_version", room=140),
@@ -145,7 +145,7 @@ def published(details: JobDetails) -> int:
 
 
 def state(summary: JobSummary, published: int = 0) -> str:
-    """Return how far a job is, of which so many files are objects, or its status if it is Hadoop's."""
+    """Return how far a job is, given how many of its files are objects; or a Hadoop job's status."""
     if published:
         return f"sealed, publishing ({number(published)} of {several(summary.output.files, 'file')})"
     return summary.shown_state
@@ -167,7 +167,7 @@ def _if_known(show: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda value: "" if value is None else show(value)
 
 
-#: What is said of a job, by the fields of its `JobDetails`.
+#: Columns of the details of a job, by the fields of its `JobDetails`.
 JOB_COLUMNS = (
     Column("job", "summary.job_id"),
     Column("destination", "summary.destination"),
@@ -191,7 +191,7 @@ JOB_COLUMNS = (
 
 
 class NextStep(NamedTuple):
-    """What to do next, and the command line that does it if there is one."""
+    """What to do next, and the command line that does it, if there is one."""
 
     words: str
     command: str | None = None
@@ -203,7 +203,7 @@ class CommandLines:
 
     Attributes:
         job_id: The job; None for command lines about the destination only.
-        staging_root: The root of the jobs' staging, if not the destination.
+        staging_root: The root of the jobs' staging; None if it is the destination.
         store_options: The options of the connection to the store.
     """
 

@@ -29,7 +29,7 @@ __all__ = ["S3SuccessManifestSensor"]
 #: that, and reports the outcome of its last search.
 _GRACE = 60.0
 
-#: The conditions of which a sensor has at least one.
+#: The conditions, of which every sensor must have at least one.
 _CONDITIONS = ("job", "run_id", "context", "newer_than", "partitions")
 
 
@@ -41,7 +41,7 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
     ``_SUCCESS`` of another program is no commit. A missing bucket, or missing permission, fails the task at
     once. After the timeout, the error has the outcome of the last search: no commit, a stale one, a damaged
     log. A condition without a value in this run (a missing XCom, a template that renders to nothing) fails
-    the task at once: without it any manifest would do. It may be retried.
+    the task at once: without the condition any manifest would do. It may be retried.
 
     :param job: The job, as its reference (the output of an `S3CommitSetupOperator`) or its id. (templated)
     :param run_id: The run that committed. (templated)
@@ -131,7 +131,7 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
         return PokeReturnValue(is_done=True, xcom_value=self._found(look.manifest.to_dict()))
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:  # noqa: ARG002
-        """Return the summary of the manifest that the trigger found, or raise by its event."""
+        """Return the summary of the manifest that the trigger found, or raise what its event tells."""
         from airflow_s3commit.protocol.watch import FINAL  # noqa: PLC0415 - keeps parsing light
 
         if event is None:
@@ -175,7 +175,7 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
 
     @cached_property
     def _view(self) -> Snapshot:
-        """What searches have read; the next one continues behind it."""
+        """What earlier searches have read of the log; the next search continues after it."""
         from airflow_s3commit.protocol.watch import Snapshot  # noqa: PLC0415 - keeps DAG parsing light
 
         return Snapshot(self.hook.store, Destination.parse(self.destination), depth=self.search_depth)
@@ -203,7 +203,7 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
             raise AirflowFailException(f"Task {self.task_id}: {error}.") from error
 
     def _condition(self, name: str, value: Any) -> object:
-        """Read one condition, as the search does."""
+        """Parse one condition as the search will, to check it."""
         from airflow_s3commit.protocol.watch import Criteria  # noqa: PLC0415 - only if it is no template
 
         readers = {"newer_than": self._moment, "context": mapping}

@@ -29,7 +29,7 @@ DEFAULT_DEFERRABLE: Final[bool] = conf.getboolean("operators", "default_deferrab
 #: Time without a new upload or record after which a sweep treats a job as dead, by default.
 DEFAULT_SWEEP_AGE: Final = timedelta(days=conf.getfloat(SECTION, "sweep_age_days", fallback=7.0))
 
-#: The prefix of the registry of destinations; None for none.
+#: The prefix of the registry of destinations; None if there is no registry.
 REGISTRY: Final[str | None] = conf.get(SECTION, "registry", fallback="") or None
 
 #: The ``aws`` connection of the registry.

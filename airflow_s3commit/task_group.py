@@ -46,7 +46,7 @@ Stage = TypeVar("Stage", bound="Any")
 
 Arguments: TypeAlias = Mapping[str, Any]
 
-#: Arguments of the audit beside its rules.
+#: Arguments of the audit besides its rules.
 _OF_AUDIT = ("on_fail", "response_timeout", "assigned_users", "notifiers")
 
 #: The main class of Spark's own SQL shell, ``spark-sql``.
@@ -99,7 +99,7 @@ class S3CommitGroup:
         :param sql: Statements separated by ``;``; or a list of such strings, or an XCom with one, for a
             mapped task with an instance for each. (templated)
         :param task_id: The id of the task.
-        :param kwargs: Further arguments of `S3CommitSparkSubmitOperator`, but those of an application.
+        :param kwargs: Further arguments of `S3CommitSparkSubmitOperator`, except those of an application.
         """
         shell = {"application": "spark-internal", "java_class": _SQL_SHELL, "writer": "spark"}
         stages = self.spark_submit.partial(task_id=task_id, **shell, **kwargs)
@@ -112,15 +112,15 @@ class S3CommitGroup:
     def environment(self, stage: str) -> dict[str, str]:
         """Return the environment of a program that is a stage, for ``s3commit put`` and ``s3commit seal``.
 
-        The values are templates: give it to a templated argument, such as ``env`` of ``BashOperator`` with
+        The values are templates: pass them to a templated argument, such as ``env`` of ``BashOperator`` with
         ``append_env=True``, or ``env_vars`` of a pod. Each try of the task is a separate attempt.
 
         :param stage: The stage's name.
         """
-        # The setup of a mapped group has the map index of the stage, any other has none.
+        # In a mapped group the setup has the map index of the stage; elsewhere it has none.
         index = "ti.map_index" if next(self.group.iter_mapped_task_groups(), None) else "-1"
         pull = f"{{{{ ti.xcom_pull(task_ids='{self.setup.task_id}', map_indexes={index})['%s'] }}}}"
-        # Native rendering makes numbers of texts without quotes.
+        # Native rendering turns text into a number where it can, unless the text has quotes.
         kept = "'%s'" if getattr(self.setup.get_dag(), "render_template_as_native_obj", False) else "%s"
         return {
             "S3COMMIT_DESTINATION": pull % "destination",
@@ -160,7 +160,7 @@ class S3CommitGroup:
     def wire(
         self, step: Arguments, skips: Arguments, commit: Arguments, audit: Arguments | None, parts: int | None
     ) -> None:
-        """Add the tasks downstream of the stages; ``step`` has arguments of all of them."""
+        """Add the tasks downstream of the stages; ``step`` has the arguments that these tasks share."""
         if not self._stages:
             raise ValueError(f"{self._owner} has no stage: call .spark_submit(...) or .stage(task).")
         if self.setup.options["conflict_mode"] == CONFLICT_MODE and self._save_modes_decide():
@@ -192,7 +192,7 @@ class S3CommitGroup:
         if parts is not None:
             mapped = S3CommitPartOperator.partial(task_id="commit_parts", parts=parts, **completing)
             mapped.expand(part=list(range(parts))) >> self.commit
-        # A failed run's teardown has failed, and the clean-up after the next one must not wait for it.
+        # A failed run's teardown has failed too, and the next run's teardown must not wait for it.
         alone = {"depends_on_past": False, "wait_for_downstream": False}
         aborted = S3CommitAbortOperator(task_id="abort", kill_window=self.setup.kill_window, **step, **alone)
         self.commit >> aborted.as_teardown(setups=self.setup, on_failure_fail_dagrun=True)
@@ -200,7 +200,7 @@ class S3CommitGroup:
         self._abort_at_timeout()
 
     def _refuse_strays(self, first: str) -> None:
-        """Refuse a task that gets the job, and stands neither before nor after a stage."""
+        """Raise `ValueError` for a task that gets the job, and is neither a stage nor before or after one."""
         above = {self.setup.task_id, *self.setup.get_flat_relative_ids(upstream=True)}
         for task in self.setup.get_direct_relatives():
             before, after = task.get_flat_relative_ids(upstream=True), task.get_flat_relative_ids()
@@ -225,7 +225,7 @@ class S3CommitGroup:
         return True
 
     def _abort_at_timeout(self) -> None:
-        """Let the DAG's failure callback abort the job if the DAG has a time limit, unless one does already.
+        """Let the DAG's failure callback abort the job if the DAG has a time limit, unless it does already.
 
         Airflow runs no teardown when a run exceeds ``dagrun_timeout``: it only calls that callback.
         """
@@ -309,9 +309,9 @@ def s3_commit_task_group(
     :param group_id: The group's id, and the prefix of its task ids.
     :param destination: The table's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param outlets: Assets of the table, as in `S3CommitJobOperator`.
-    :param partition_asset: An asset that gets an event for each partition with new files, as there.
-    :param parts: Number of mapped tasks that complete the uploads before ``commit``; None leaves that to the
-        one task, which completes some thousands of files a second.
+    :param partition_asset: An asset that gets an event for each partition with new files, as in it.
+    :param parts: Number of mapped tasks that complete the uploads before ``commit``; with None, ``commit``
+        completes all of them, some thousands of files a second.
     :param audit: Rules for the output, which are checked before any of it becomes visible, together with the
         other arguments of `S3CommitAuditOperator`:
         ``{"min_rows": 1, "max_null_ratio": {"carrier": 0}, "on_fail": "ask"}``. (templated)
@@ -341,8 +341,8 @@ def s3_commit_task_group(
     check_value(owner, "on_empty", ON_EMPTY, on_empty)
     check_value(owner, "audit", mapping, audit)
     check_value(owner, "parts", at_least(1, int), parts)
-    # In default_args, a limit for the DAG's own tasks would end a commit or a teardown half-way, and without
-    # XComs no step would know its job.
+    # default_args may set these for the DAG's own tasks: a time limit would end a commit or a teardown
+    # half-way, and without XComs no step would know its job.
     own = {"execution_timeout": None, "do_xcom_push": True}
     step: dict[str, Any] = {"retries": retries, "retry_delay": retry_delay, **own}
     skips = {"skipped_stages": skipped_stages, "on_empty": on_empty}
@@ -359,7 +359,7 @@ def s3_commit_task_group(
 
 
 def _check_names(group_id: str, arguments: Arguments) -> None:
-    """Raise `InvalidOption` for an argument that neither the group, its job nor Airflow's group has."""
+    """Raise `InvalidOption` for an argument that neither this group, its job nor Airflow's group takes."""
     of_group = inspect.signature(TaskGroup).parameters
     if unknown := sorted(arguments.keys() - of_group.keys()):
         options = JobOptions.__struct_fields__
@@ -370,9 +370,9 @@ def _check_names(group_id: str, arguments: Arguments) -> None:
 
 
 def _writer(stage: Any) -> str | None:
-    """Return who writes a Spark stage, mapped or not; None for any other task."""
+    """Return the ``writer`` of a Spark stage, mapped or not; None for any other task."""
     kind = getattr(stage, "operator_class", type(stage))
-    # By its name: importing it takes the Spark provider, which other stages do not need.
+    # By the class's name: importing it takes the Spark provider, which other stages do not need.
     if "S3CommitSparkSubmitOperator" not in {base.__name__ for base in kind.__mro__}:
         return None
     mapped: Any = getattr(stage, "partial_kwargs", None)

@@ -14,12 +14,12 @@ from airflow_s3commit.protocol.model.destination import Destination
 
 T = TypeVar("T")
 
-#: Arguments that no run can do without.
+#: Arguments that must have a value in every run.
 _NEEDED = ("database", "destination", "iceberg_conn_id", "table")
 
 
 def is_known(value: Any) -> bool:
-    """Return whether a DAG's file has a value itself: it is no template, and no task's or param's result."""
+    """Return whether parsing a DAG yields the value itself, not a template or a task's or param's result."""
     if isinstance(value, str):
         return "{{" not in value and "{%" not in value
     if isinstance(value, Mapping):
@@ -30,7 +30,7 @@ def is_known(value: Any) -> bool:
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """Return what reads an argument that is one of some words."""
+    """Return a parser for an argument that must be one of the given words."""
 
     def read(value: Any) -> str:
         if value not in words:
@@ -41,7 +41,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
 
 def at_least(least: float, kind: type[int] | type[float] = float) -> Callable[[Any], Any]:
-    """Return what reads an argument that is a number; with ``int`` a whole one."""
+    """Return a parser for an argument that must be at least ``least``; with ``int``, a whole number."""
 
     def read(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
@@ -61,7 +61,7 @@ def text(value: Any) -> str:
 
 
 def texts(value: Any) -> list[str]:
-    """Read an argument that is text, or several of them; anything else is a `ValueError` or `TypeError`."""
+    """Read an argument that is one or several texts; anything else is a `ValueError` or `TypeError`."""
     return [text(one) for one in ([value] if isinstance(value, str) else value)]
 
 
@@ -83,7 +83,7 @@ def check_value(owner: str, name: str, reader: Callable[[Any], object], value: A
     :param owner: What has the argument, such as a task, for the message.
     :raises InvalidOption: The reader raises `ValueError` or a refusal.
     """
-    # None leaves an argument out, but a destination that a DAG's file looks up must be there.
+    # None leaves an argument out; but a None as destination is a failed look-up in the DAG file.
     if not is_known(value) or (value is None and name != "destination"):
         return
     try:
@@ -102,20 +102,20 @@ class CheckedOperator(BaseOperator):
     def check(self, **readers: Callable[[Any], object]) -> None:
         """Check arguments when a DAG is parsed; templates and the results of tasks are left for `read`.
 
-        :param readers: By the name of the argument, what reads it and raises `ValueError` or a refusal.
+        :param readers: A parser for each argument, by its name; it raises `ValueError` or a refusal.
         """
         for name, reader in readers.items():
             check_value(f"Task {self.task_id}", name, reader, getattr(self, name))
 
     def read(self, name: str, reader: Callable[[Any], T]) -> T:
-        """Return what a rendered argument stands for; if it is invalid, the task fails for good."""
+        """Parse a rendered argument and return the result; an invalid one fails the task without retries."""
         try:
             return reader(getattr(self, name))
         except (TypeError, ValueError) as error:
             raise AirflowFailException(f"Task {self.task_id}: {name}: {error}.") from error
 
     def require_text(self, *names: str) -> None:
-        """Refuse arguments that in this run are no text, or are needed and None.
+        """Fail the task without retries if an argument is not text in this run, or is needed and None.
 
         Native rendering turns text such as ``2013_01_05`` into the number 20130105, which cannot be undone.
         """
@@ -134,7 +134,7 @@ class CheckedOperator(BaseOperator):
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: Any = None
     ) -> Any:
-        """Render a template, as Airflow does; it calls this for every template field."""
+        """Render a template, refusing None in text; Airflow calls this for every template field."""
         env: Any = jinja_env or self.get_template_env()
         if not isinstance(env.finalize, _Marking):
             env = env.overlay(finalize=_Marking(env.finalize))
@@ -154,7 +154,7 @@ class CheckedOperator(BaseOperator):
 
 
 class _HasNoValue(Exception):
-    """An expression without a value is to become text."""
+    """An expression without a value was about to become text."""
 
 
 class _NoValue:

@@ -122,7 +122,7 @@ _POLLERS: WeakValueDictionary[Hashable, SharedPoller] = WeakValueDictionary()
 
 
 def shared_poller(key: Hashable, open_view: Callable[[], Snapshot]) -> SharedPoller:
-    """Return the running event loop's poller for a key, which has all settings that matter; or create it."""
+    """Return the event loop's poller for a key, or create it; the key must have all settings that matter."""
     place = (asyncio.get_running_loop(), key)
     return _POLLERS.get(place) or _POLLERS.setdefault(place, SharedPoller(open_view))
 
@@ -208,9 +208,9 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
 
     The event's payload is the manifest's summary. Commits before the trigger's first run are ignored. The
     asset's state store keeps the last commit, so that the trigger finds commits that were made while no
-    triggerer ran; before Airflow 3.3 there is none, and these are missed. If the triggerer dies between
-    sending an event and storing the commit, the commit may cause two events. Errors are logged, and the
-    trigger continues, so that an unreadable bucket does not end a schedule.
+    triggerer ran; before Airflow 3.3 there is no such store, and those are missed. If the triggerer dies
+    between sending an event and storing the commit, the commit may cause two events. Errors are logged, and
+    the trigger continues, so that an unreadable bucket does not end a schedule.
 
     :param context: Facts of the run that committed, such as ``dag_id``; other commits are ignored.
     :param newer_than: Ignore commits up to this time: a datetime or ISO 8601 text, in UTC if it has no time
@@ -220,7 +220,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
     """
 
     arguments = ("context", "newer_than", "partitions", "min_files")
-    #: The asset's; None before Airflow 3.3, and for a watcher that several assets share.
+    #: The asset's state store; None before Airflow 3.3, and for a watcher that several assets share.
     asset_state_store: Any = None
 
     def __init__(
@@ -237,7 +237,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         self.newer_than = newer_than.isoformat() if isinstance(newer_than, datetime) else newer_than
         self.partitions = [partitions] if isinstance(partitions, str) else list(partitions or [])
         self.min_files = min_files
-        # A watcher that failed in the triggerer would only log that, for ever.
+        # In the triggerer a watcher would only log the error, at every search, for ever.
         readers = {"destination": place, "poke_interval": at_least(0), "aws_conn_id": text}
         for name, reader in readers.items():
             check_value("S3SuccessManifestEventTrigger", name, reader, getattr(self, name))
