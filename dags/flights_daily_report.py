@@ -19,7 +19,7 @@ from airflow_s3commit.airflow_version import CronPartitionTimetable, has_partiti
 from airflow_s3commit.assets import HivePathMapper
 from airflow_s3commit.sensors import S3SuccessManifestSensor
 
-#: With filters in place of ``or``, because Airflow 3.1 does not know the key.
+#: With filters in place of ``or``, because Airflow 3.1 has no ``partition_key``.
 DAY = (
     "{{ dag_run.partition_key | default(params.day, true)"
     " | default((dag_run.logical_date or dag_run.run_after) | ds, true) }}"

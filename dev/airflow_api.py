@@ -1,4 +1,4 @@
-"""Airflow's REST API, as far as a demo drives it."""
+"""A client of Airflow's REST API, with the calls that a demo makes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class ApiError(RuntimeError):
 
 
 class AirflowApi:
-    """An Airflow's REST API with one user's token.
+    """The REST API of one Airflow, with the token of one user.
 
     Args:
-        url: Where the API server answers, such as ``http://127.0.0.1:8080``.
+        url: The address of the API server, such as ``http://127.0.0.1:8080``.
         user: The user's name.
-        password: Their password.
+        password: The user's password.
 
     Attributes:
         url: As given.
@@ -47,7 +47,7 @@ class AirflowApi:
         self._token = ""
 
     def healthy(self, *components: str) -> bool:
-        """Whether all these components (``scheduler``, ``dag_processor``, ...) say that they are."""
+        """Return whether all these components, such as ``scheduler``, report that they are healthy."""
         try:
             health = self._call("GET", "/api/v2/monitor/health")
         except ApiError:
@@ -55,7 +55,7 @@ class AirflowApi:
         return all((health.get(name) or {}).get("status") == "healthy" for name in components)
 
     def has_dag(self, dag_id: str) -> bool:
-        """Whether the DAG has been read from its file and can run."""
+        """Return whether the DAG has been read from its file and can run."""
         try:
             return not self._get(f"/dags/{quote(dag_id)}")["is_paused"]
         except ApiError as error:
@@ -64,7 +64,7 @@ class AirflowApi:
             raise
 
     def import_errors(self) -> list[str]:
-        """Return what went wrong when DAG files were read."""
+        """Return the tracebacks of DAG files that could not be imported."""
         return [found["stack_trace"] for found in self._get("/importErrors")["import_errors"]]
 
     def trigger(
@@ -73,8 +73,8 @@ class AirflowApi:
         """Start a run and return its id.
 
         Args:
-            dag_id: Which DAG.
-            partition_key: The partition it is for; None for DAGs without.
+            dag_id: The DAG's id.
+            partition_key: The partition that the run is for; None for DAGs without partitions.
             conf: Values for the DAG's params.
         """
         body = {"logical_date": None, "partition_key": partition_key, "conf": dict(conf or {})}
@@ -84,9 +84,9 @@ class AirflowApi:
         """Start a backfill that runs every partition from ``first`` to ``last`` again, and return its id.
 
         Args:
-            dag_id: Which DAG.
+            dag_id: The DAG's id.
             first: The first partition's time, in ISO 8601.
-            last: The last one's.
+            last: The last partition's time.
             conf: Values for the DAG's params.
         """
         body = {

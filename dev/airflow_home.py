@@ -25,8 +25,8 @@ USER = "demo"
 #: Seconds until its components must be healthy and its DAGs known. Two idle cores take about 25.
 START_SECONDS = 240.0
 
-#: Seconds to stop in. A stopping scheduler waits for its tasks, which by then wait for an API server that is
-#: gone; nothing here is worth waiting for.
+#: Seconds that its processes get to stop. A stopping scheduler waits for its tasks, which by then wait for an
+#: API server that is gone; nothing here is worth waiting for.
 GRACE_SECONDS = 3.0
 
 
@@ -42,10 +42,10 @@ class RunningAirflow(Protocol):
 
 
 def wait_for_dags(airflow: RunningAirflow, dag_ids: Sequence[str], seconds: float) -> None:
-    """Return when these DAGs can run.
+    """Wait until these DAGs can run.
 
     Raises:
-        ProgramFailed: A process ended, a DAG file does not import, or it takes longer than these seconds.
+        ProgramFailed: A process ended, a DAG file does not import, or it takes longer than ``seconds``.
     """
     deadline = time.monotonic() + seconds
     while missing := [dag_id for dag_id in dag_ids if not airflow.api.has_dag(dag_id)]:
@@ -61,14 +61,14 @@ class AirflowHome:
     """A scheduler, an API server and a DAG processor on loopback, on an SQLite database of their own.
 
     As a context manager it is started on entry and stopped on exit, with every task that still runs. It also
-    ends when this process does, however that happens. Nothing but what is asked for runs: schedules are off.
+    ends when this process does, however that happens. Only what is triggered runs: schedules are off.
 
     Args:
-        home: Airflow's home directory; made anew.
+        home: Airflow's home directory; created if missing.
         dags: The directory with the DAG files.
-        environment: Variables for its processes beside Airflow's own: connections, keys, JAVA_HOME. They
-            reach every task, and nothing of them is written down or logged here.
-        password: The password of its only user; empty to have one made up.
+        environment: Variables for its processes besides Airflow's own: connections, keys, JAVA_HOME. They
+            reach every task; none of them is written to disk or logged here.
+        password: The password of its only user; if empty, one is generated.
         triggerer: Whether a triggerer runs too, without which no task can be deferred.
 
     Attributes:
@@ -112,10 +112,10 @@ class AirflowHome:
         return self.home / "processes"
 
     def start(self) -> None:
-        """Make the database and start the processes; they are not ready yet, see `wait_until_ready`.
+        """Create the database and start the processes, without waiting for them: see `wait_until_ready`.
 
         Raises:
-            ProgramFailed: The database could not be made.
+            ProgramFailed: The database could not be created.
         """
         self.home.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._passwords, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -136,7 +136,7 @@ class AirflowHome:
             program.start()
 
     def wait_until_ready(self, dag_ids: Sequence[str]) -> None:
-        """Return when everything is healthy and these DAGs can run.
+        """Wait until everything is healthy and these DAGs can run.
 
         Raises:
             ProgramFailed: A process ended, a DAG file does not import, or it takes longer than four minutes.

@@ -32,7 +32,7 @@ class Background(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Work until the block is over, which ``self._over`` says."""
+        """Work until the block ends, when ``self._over`` is set."""
 
     def _keep(self) -> None:
         try:

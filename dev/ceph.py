@@ -1,7 +1,7 @@
 """Ceph's S3 gateway on this machine, from Debian's packages: unpacked, not installed, its data in memory.
 
 ``install`` downloads and unpacks into a directory. ``run`` starts one monitor, one OSD on memstore, and the
-gateway on a port, and stays until it is stopped; whatever stops it stops those too.
+gateway on a port, and runs until it is stopped; whoever stops it must stop these three too.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def install(home: Path) -> None:
 
 
 def run(home: Path, data: Path, port: int, access_key: str, secret_key: str) -> None:
-    """Run the gateway with a user who has these keys."""
+    """Run the gateway, with a user who has these keys, until this process is stopped."""
     root = home / "root"
     variables = os.environ | {
         "LD_LIBRARY_PATH": ":".join(
@@ -111,7 +111,7 @@ def run(home: Path, data: Path, port: int, access_key: str, secret_key: str) -> 
     do(*ceph, "osd", "new", osd)
     do("ceph-osd", "-c", str(conf), "-i", "0", "--mkfs", "--osd-uuid", osd)
     begin("ceph-osd", "-i", "0")
-    # It needs the OSD, and waits for it.
+    # The creation of a user needs the OSD, and waits for it.
     user = ("user", "create", "--uid=jobs", "--display-name=jobs")
     keys = (f"--access-key={access_key}", f"--secret-key={secret_key}")
     do("radosgw-admin", "-c", str(conf), "-n", "client.rgw", *user, *keys)

@@ -1,7 +1,7 @@
 """Commits whose process is really killed, and what another process makes of their jobs.
 
-Run as ``python -m dev.killed <reference as JSON> commit|abort``, with the store's address and keys, and how
-to send, in the environment, this takes the step and says a line before every call to the store. So the
+Run as ``python -m dev.killed <reference as JSON> commit|abort``, with the store's address, its keys and the
+transport in the environment, this takes the step, and prints a line before every call to the store. So the
 process that started it can choose where to kill it.
 """
 
@@ -34,7 +34,7 @@ COMMIT_CALLS = 60
 #: How many commits `finish_killed` kills, each at another call.
 KILLS = 10
 
-#: How each killed process sends, in turn.
+#: The transports of the killed processes, in turn.
 TRANSPORTS = ("boto3", "curl")
 
 #: Seconds that a request is retried: a store may be slow right after a start.
@@ -74,11 +74,11 @@ class Generation:
     Args:
         destination: URI of the dataset, with a slash at its end.
         name: The generation's name, which its files contain.
-        options: Of the job, which replaces what is there.
+        options: The options of the job, which replaces what is there.
 
     Attributes:
         job: The job.
-        keys: The keys of its uploads; that of a late task is not part of the output.
+        keys: The keys of its uploads, with that of a late task attempt, which is not part of the output.
     """
 
     def __init__(self, store: S3Store, destination: str, name: str, options: JobOptions) -> None:
@@ -108,7 +108,7 @@ def _data(name: str, task: int, partition: int) -> bytes:
 def run_and_kill(
     config: S3Config, reference: JobReference, step: Literal["commit", "abort"], calls: int, transport: str
 ) -> bool:
-    """Take a step in its own process, and kill it right before this call; return whether it came so far."""
+    """Take a step in its own process, and kill it before call ``calls``; return whether it got so far."""
     environment = {
         **os.environ,
         "S3_ENDPOINT": str(config.endpoint_url),
@@ -131,24 +131,24 @@ def run_and_kill(
 
 
 def call_of(strike: int, strikes: int) -> int:
-    """Return the call at which a strike kills a commit: those of all strikes are spread over its calls.
+    """Return the number of the call before which a strike kills a commit; strikes spread over all calls.
 
-    It is never the last one, after which the process may end first.
+    It is never the last call, because the process might end before it is killed.
     """
     each = COMMIT_CALLS // strikes
     return each * strike + random.Random(strike).randint(1, each - 1)  # noqa: S311 - no secret
 
 
 def check_generation(store: S3Store, bucket: str, prefix: str, name: str, keys: Iterable[str] = ()) -> None:
-    """Check that a dataset has exactly the files of one generation, and no job left anything.
+    """Check that a dataset has exactly the files of one generation, and that no job left anything.
 
     Args:
         prefix: The dataset's prefix.
         name: The generation's name.
-        keys: The keys of all uploads, for stores that list them by their exact keys only.
+        keys: The keys of all uploads, for stores that list uploads by exact keys only.
 
     Raises:
-        AssertionError: There is something else.
+        AssertionError: The dataset has other files, or something is left.
     """
     expected = sorted(_data(name, task, part) for task in range(TASKS) for part in range(PARTITIONS))
     found = [info.key for info in store.list_objects(bucket, prefix) if "/dt=" in info.key]
@@ -167,18 +167,18 @@ def finish_killed(
     *,
     loses_uploads: bool = False,
 ) -> None:
-    """Kill a commit, and have another process commit or abort its job: one complete generation exists.
+    """Kill a commit, then commit or abort its job, and check that one complete generation exists.
 
     Args:
-        config: How to reach the store.
+        config: Address and keys of the store.
         prefix: The prefix of the dataset, with nothing below it.
-        options: Of the jobs.
-        strike: Number of the strike, which decides where the process is killed and what the other one does.
+        options: The options of the jobs.
+        strike: Number of the strike, which decides where the process is killed and how its job is ended.
         loses_uploads: Whether the store may lose the upload that was being completed: then the second commit
             fails, and the old generation stays.
 
     Raises:
-        AssertionError: There is something else.
+        AssertionError: The dataset has other files, or something is left.
         S3CommitError: A job failed.
     """
     store = S3Store.connect(config, retry=RetryPolicy(deadline=_DEADLINE))

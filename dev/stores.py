@@ -2,7 +2,7 @@
 
 ``python -m dev.stores`` installs each one, below ``~/.cache/airflow-s3commit/stores`` or the directory that
 ``S3COMMIT_STORES`` names, runs the matrix on it, and keeps the result in ``dev/stores.json``, from which it
-writes the table of the page on other stores. Names pick some of them.
+writes the table of the page on other stores. Names as arguments pick some of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dev.killed import KILLS, finish_killed
 BUCKET = "lake"
 USER, PASSWORD = "accesskey", "secretkey1"
 
-#: Below this name gofakes3 takes the first part of a host's name for the bucket's.
+#: For hosts below this name, gofakes3 takes the first part of the host's name as the bucket.
 VIRTUAL_HOST = "s3.example.org"
 
 #: More pending uploads than a page of a listing has.
@@ -65,7 +65,7 @@ class OtherStore:
         needs: The program that installs it.
         environment: Further environment variables.
         keys: Access key and secret key.
-        loses_uploads: Whether it may refuse an upload for good whose completion a dead client had begun.
+        loses_uploads: Whether it may refuse for good an upload that a client was completing when it died.
     """
 
     name: str
@@ -88,7 +88,7 @@ class OtherStore:
         return (self.home / self.program).exists()
 
     def get(self) -> None:
-        """Install it, unless it is.
+        """Install it, unless it is installed.
 
         Raises:
             ProgramFailed: The program that installs it is missing, or failed.
@@ -105,7 +105,7 @@ class OtherStore:
 
     @contextmanager
     def running(self, folder: Path) -> Iterator[S3Config]:
-        """Run it with its data in a folder, make the bucket `BUCKET`, and yield how to reach it.
+        """Run it with its data in a folder, create the bucket `BUCKET`, and yield its address and keys.
 
         Its temporary files are in the folder too, and removed at the end.
 
@@ -254,7 +254,7 @@ STORES = {
 
 
 def connect(config: S3Config) -> S3Store:
-    """Return a store that retries for a while."""
+    """Return a store that retries each call for 20 seconds."""
     return S3Store.connect(config, retry=RetryPolicy(deadline=20.0))
 
 
@@ -307,7 +307,7 @@ def abort_many(store: S3Store, uploads: int = UPLOADS) -> int:
 
 
 def diagnose(store: S3Store) -> Diagnosis:
-    """Run the doctor at its own place."""
+    """Run the doctor at a new destination."""
     return examine(store, Destination(BUCKET, f"{uuid.uuid4().hex}/"))
 
 
@@ -335,7 +335,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         left: Uploads that the abort of a job with 1,500 of them left; None if no job ran, or only jobs that
             record each upload.
         killed: How many killed commits another process finished, or took back; None if no job ran.
-        deviates: In what it differs from AWS S3, where jobs adapt to it, and why it is not fit.
+        deviates: How it differs from AWS S3, in ways to which jobs adapt or that make it unfit.
     """
 
     store: str

@@ -29,10 +29,10 @@ Days = dict[str, int]
 def ask_engines(
     console: Console, config: S3Config, destination: Destination, expected: Days, home: Path
 ) -> bool:
-    """Publish the dataset, and show in a line what each engine sees; return whether that is right.
+    """Publish the dataset, and show in a line what each engine sees; return whether all are right.
 
     Args:
-        console: Where it is shown.
+        console: Where the lines are shown.
         config: Address and keys of the store.
         destination: The dataset.
         expected: The rows of each day with a commit.

@@ -1,6 +1,6 @@
 """The expected flights, straight from the package, and the actual ones, read by pyarrow over S3.
 
-Neither side uses this project's own reading or writing, so that what they agree on is no one's opinion.
+Neither side uses this project's own code for reading or writing, so their agreement proves something.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Flights:
 
 
 def read_day(config: S3Config, destination: Destination, day: date) -> pa.Table:
-    """Read what a reader finds in a day's directory, without the partition column.
+    """Return the rows that a reader finds in a day's directory, without the partition column.
 
     Args:
         config: Address and keys of the store.
@@ -84,7 +84,7 @@ def read_day(config: S3Config, destination: Destination, day: date) -> pa.Table:
 
 
 def same_rows(text: pa.Table, found: pa.Table) -> bool:
-    """Whether two tables hold the same rows, equally often, in any order.
+    """Return whether two tables hold the same rows, equally often, in any order.
 
     Args:
         text: The rows as text, with the columns' names.

@@ -41,7 +41,7 @@ def judge(
     there with those of the manifest. A day on which nothing was committed should hold nothing.
 
     Args:
-        console: Where it is shown.
+        console: Where the tables are shown.
         config: Address and keys of the store.
         destination: The dataset.
         flights: What its days should hold.

@@ -47,7 +47,7 @@ def exit_code_of(work: Callable[[Console, Path], bool], home: Path) -> int:
     and nothing else. Signals end the work in order.
 
     Args:
-        work: Given the console and the directory, it returns whether everything that it checked held.
+        work: A function of the console and the directory; returns whether everything that it checked held.
         home: The directory, which no other process may use meanwhile.
     """
     # Without a terminal no width is known, and the tables must not break.
@@ -101,10 +101,10 @@ def start(
 
     Args:
         stack: Closing it stops what was started, Airflow first.
-        home: Where all of it lies.
+        home: The directory for all files.
         dags: The directory with the DAG files.
         dag_ids: The DAGs.
-        step: Makes a context manager that shows a step by its name while the step takes its time.
+        step: Returns a context manager that shows the named step while it runs.
         unchanged: Whether the nights run a Spark job with Spark's own writer.
     """
     if not dags.is_dir():

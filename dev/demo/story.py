@@ -55,8 +55,8 @@ class Chapter:
         before: The dataset before the run.
         uploaded: The dataset when everything was uploaded and nothing visible had changed.
         after: The dataset when the run was over.
-        job_id: The commit job; empty if the run has none.
-        manifest: What it committed; None if it did not.
+        job_id: The id of the run's job; empty if it has none.
+        manifest: What the job committed; None if it did not.
         files: The files that the manifest lists.
         checks: What must hold, and whether it did.
     """
@@ -91,7 +91,7 @@ class Story:
         store: Where the dataset is.
         destination: The dataset.
         flights: What its days should hold.
-        tell: Takes one line for each thing that happens, with the seconds since the run was asked for.
+        tell: Called for each thing that happens, with the seconds since the run was requested and a line.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class DatasetWatch(Background):
             self._note(self.look())
 
     def run(self) -> None:
-        """Look until the block is over."""
+        """Look again and again until the block ends."""
         while not self._over.wait(INTERVAL):
             self._note(self.look())
 

@@ -109,7 +109,7 @@ def _try_out(console: Console, stack: Stack) -> bool:
 
 
 def _nights_with_a_kill(stack: ContainerStack, store: S3Store, story: Story) -> list[Chapter]:
-    """Run nights until the worker was killed while it committed; the last one says whether it was."""
+    """Run nights until the worker is killed while it commits; a check of the last night says if it was."""
     nights = []
     for day in (DAY + timedelta(days=night) for night in range(1, NIGHTS + 1)):
         with KillWhileCommitting(stack, store, DESTINATION) as kill:
@@ -121,7 +121,7 @@ def _nights_with_a_kill(stack: ContainerStack, store: S3Store, story: Story) -> 
 
 
 def _seen_elsewhere(stack: Stack) -> Iterator[tuple[str, bool]]:
-    """Check what the run must have left with Spark, and what the pipeline's keys must not open."""
+    """Yield checks of what the run left in Spark's cluster, and of what the pipeline's keys may open."""
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
         f"{stack.spark_page}/json/", timeout=30
     ) as answer:

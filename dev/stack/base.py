@@ -30,13 +30,13 @@ class Stack(ABC):
     """Airflow, a Spark cluster and an S3 server, running.
 
     Args:
-        home: Where its secrets lie.
+        home: The directory of its secrets.
 
     Attributes:
         secrets: The file with its secrets.
         api: Airflow's API, as its administrator.
-        spark_page: Where the Spark master shows its workers and applications.
-        s3_url: Where the S3 server is.
+        spark_page: URL of the page on which the Spark master shows its workers and applications.
+        s3_url: URL of the S3 server.
         logs: Where the logs are, in words.
     """
 
@@ -57,10 +57,10 @@ class Stack(ABC):
         """
 
     def store(self, identity: str) -> S3Config:
-        """Return what `S3Store.connect` needs to reach the store.
+        """Return the configuration with which `S3Store.connect` reaches the store.
 
         Args:
-            identity: ``ADMIN`` or ``PIPELINE``.
+            identity: Whose keys: ``ADMIN`` or ``PIPELINE``.
         """
         secrets = read_env(self.secrets)
         return S3Config(

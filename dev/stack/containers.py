@@ -49,13 +49,13 @@ def has_networks() -> bool:
 class ContainerStack(Stack):
     """Every service of the Compose file as a container, in a project of its own.
 
-    On entry the images are built and everything is healthy; on exit the containers, networks and volumes are
-    removed. The images stay.
+    Entry builds the images and waits until everything is healthy; exit removes the containers, networks and
+    volumes. The images stay.
 
     Args:
-        home: Where its secrets lie, made anew.
-        project: The name of Compose's project; what has this name already is removed first.
-        host_network: Every service is in the machine's own network, on fixed ports of loopback.
+        home: The directory of its secrets, which are made anew.
+        project: The name of Compose's project; an existing project of this name is removed first.
+        host_network: Whether every service is in the machine's own network, on fixed ports of loopback.
         tell: Called with a sentence for each step.
     """
 
@@ -139,7 +139,7 @@ class ContainerStack(Stack):
         _run(["docker", "kill", self.container(service)])
 
     def start(self, service: str) -> None:
-        """Start only a killed service again; Compose would rerun what it once waited for."""
+        """Start a killed service again, not by Compose, which would rerun what the service waited for."""
         _run(["docker", "start", self.container(service)])
         self._killed.discard(service)
 
@@ -147,7 +147,7 @@ class ContainerStack(Stack):
         """Run Docker Compose on this stack and return its output.
 
         Raises:
-            ProgramFailed: It failed.
+            ProgramFailed: Compose failed.
         """
         files = ["--env-file", str(self.secrets)]
         files += [word for file in self._files for word in ("--file", str(file))]
@@ -164,7 +164,7 @@ class ContainerStack(Stack):
         return [json.loads(line) for line in told.splitlines()]
 
     def _remove_after(self, error: BaseException | None) -> None:
-        """Remove everything; an earlier error matters more than one here."""
+        """Remove everything; after an earlier error, an error here only becomes a note of it."""
         try:
             self._remove()
         except ProgramFailed as left:

@@ -20,7 +20,7 @@ _COMMIT = "refresh.commit"
 
 STORE, WORKER = "seaweedfs", "airflow-worker"
 
-#: Of one processor, for the store while the moment is awaited: a request takes some tenths of a second.
+#: The store's share of one processor until the kill, so that a request takes some tenths of a second.
 _SHARE = 0.03
 
 
@@ -36,7 +36,7 @@ class KillWhileCommitting(Background):
         destination: The dataset.
 
     Attributes:
-        killed: Whether the worker was killed while a job was committing, so that the job was left like that.
+        killed: Whether the worker was killed while a job was committing, and left the job in that state.
     """
 
     def __init__(self, stack: ContainerStack, store: ObjectStore, destination: Destination) -> None:
@@ -74,7 +74,7 @@ class KillWhileCommitting(Background):
         )
 
     def _in_the_middle(self) -> bool:
-        """Whether some files of a sealed job are objects, and it is not yet committed."""
+        """Whether some files of a sealed job are objects, and the job is not yet committed."""
         sealed = [job for job in list_jobs(self._store, self._destination) if job.state == "sealed"]
         layouts = (Layout.of(self._destination, job.job_id) for job in sealed)
         return any(is_publishing(JobContext(self._store, layout)) for layout in layouts)

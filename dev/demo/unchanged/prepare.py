@@ -13,13 +13,13 @@ from airflow_s3commit.testing.programs import ProgramFailed
 
 _HERE = Path(__file__).parent
 
-#: Hadoop of PySpark 4.3, and those modules of the AWS SDK that S3A uses: their bundle has half a gigabyte.
+#: The Hadoop of PySpark 4.3, and the AWS SDK's modules that S3A uses, whose bundle has half a gigabyte.
 _PACKAGES = (
     "org.apache.hadoop:hadoop-aws:3.5.0",
     *(f"software.amazon.awssdk:{name}:2.35.4" for name in ("s3", "s3-transfer-manager", "sts")),
 )
 
-#: The bundle, and what Spark has already, often newer.
+#: The bundle, and what Spark already has, often in a newer version.
 _EXCLUDED = (
     "software.amazon.awssdk:bundle",
     "org.apache.hadoop:hadoop-client-api",
@@ -76,11 +76,11 @@ def spark_submit(java: Path, *arguments: str, environment: Mapping[str, str] | N
 
     Args:
         java: ``JAVA_HOME`` for Spark.
-        arguments: Those of ``spark-submit``.
-        environment: Further variables of its environment.
+        arguments: The arguments of ``spark-submit``.
+        environment: Further environment variables.
 
     Raises:
-        ProgramFailed: It failed.
+        ProgramFailed: The program failed.
     """
     done = subprocess.run(
         [str(Path(sys.executable).with_name("spark-submit")), *arguments],
