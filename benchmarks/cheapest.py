@@ -1,11 +1,11 @@
-"""The cheapest clients, which `commit_rate` measures ours against; both are libcurl's multi interface.
+"""The cheapest clients, with which `commit_rate` compares ours; both use libcurl's multi interface.
 
-- `Minimal` is the cheapest client that completes uploads: for each it works out a signature and a body of
-  its own, and it looks for a 200 with an ETag in each answer. It repeats, limits and reports nothing,
-  renews no credentials, and would take many a wrong answer for a right one.
-- `Bare` sends one request, signed beforehand, again and again, and looks at the status alone. No client that
-  completes uploads can do that: each upload has a key, an id and hence a signature of its own. What it
-  reaches is the limit of the server, not of a client.
+- `Minimal` is the cheapest client that completes uploads: for each upload it computes a signature and a body,
+  and it checks each answer for a 200 with an ETag. It retries, limits and reports nothing, renews no
+  credentials, and would accept many wrong answers.
+- `Bare` sends one request, signed beforehand, again and again, and checks only the status. No client that
+  completes uploads can do that, because each upload has a key, an id and hence a signature of its own. Its
+  rate is the limit of the server, not of a client.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Multi:
         return handle
 
     def _watch(self, events: int, descriptor: int, *_: object) -> None:
-        # As ours does: a socket stays in until its number is used again.
+        # As our client does, it keeps a socket registered until the socket's number is used again.
         if events == pycurl.POLL_REMOVE or self._watched.get(descriptor) == events:
             return
         self._watched[descriptor] = events
@@ -104,8 +104,8 @@ class Minimal:
     """The cheapest client that completes uploads.
 
     Args:
-        config: Where to, and whose.
-        connections: How many at once.
+        config: Address and keys of the server.
+        connections: Number of connections.
     """
 
     def __init__(self, config: S3Config, connections: int) -> None:
@@ -149,7 +149,7 @@ class Minimal:
 
 
 class _Signer:
-    """Signature version 4 with everything constant kept: the key of a day, and the time of a second."""
+    """Signs with signature version 4; computes the time and the key once a second."""
 
     def __init__(self, config: S3Config) -> None:
         self._host = urlsplit(str(config.endpoint_url)).netloc
@@ -196,9 +196,9 @@ class Bare:
     """Sends one request, signed beforehand, over and over.
 
     Args:
-        config: Where to.
-        call: What the request completes.
-        connections: How many at once.
+        config: Address and keys of the server.
+        call: The completion to send.
+        connections: Number of connections.
     """
 
     def __init__(self, config: S3Config, call: Complete, connections: int) -> None:

@@ -1,23 +1,23 @@
-"""How many uploads a second one process completes, beside boto3's best and the bare limit of the server.
+"""How many uploads a second one process completes, compared with boto3's best and the server's limit.
 
     python benchmarks/commit_rate.py [--quick] [--json]
 
-Four clients complete uploads on the same server, in turn, round after round, so that whatever else the
-machine does meets all of them:
+Four clients complete uploads on the same server, in turn, round after round, so that other load on the
+machine slows all of them:
 
 - ours: `S3Store.perform` over libcurl, as a commit calls it: signing, checking, retrying, one thread;
 - boto3: a pool of threads around one client with this project's tuned configuration, each answer's ETag
   checked; several thread counts, of which the best counts;
 - minimal: the cheapest client that completes uploads, see `cheapest.Minimal`: libcurl's multi interface, one
-  signature and one body for each upload, a 200 with an ETag looked for in each answer, and nothing else.
-  This is what ours is measured against: it is what the same work costs without any of ours;
-- bare: `cheapest.Bare`, libcurl sending one request, signed beforehand, again and again, and looking at
-  nothing but the status. It is no client of uploads, each of which needs a signature of its own, but shows
-  what the server can answer at most.
+  signature and one body for each upload, a check for a 200 with an ETag, and nothing else. Ours is compared
+  with it, because it shows what the same work costs at least;
+- bare: `cheapest.Bare`, libcurl sending one request, signed beforehand, again and again, and checking nothing
+  but the status. It cannot complete uploads, each of which needs a signature of its own, but shows what the
+  server can answer at most.
 
-A ratio is the median of those of the rounds, for the machine is faster in one round and slower in another.
+A ratio is the median of the rounds' ratios, because the machine is faster in some rounds than in others.
 The server for all but SeaweedFS is `null_server.py`, another process, which answers correctly after 0, 20 or
-60 ms and stores nothing. Our bound of 3,000 requests a second is lifted, but for the row that says so.
+60 ms and stores nothing. Our bound of 3,000 requests a second is lifted, except in the row that says so.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CONNECTIONS = 512
 
 @contextmanager
 def null_server(milliseconds: int, *outage: float) -> Iterator[S3Config]:
-    """Run the server that makes no objects; ``outage``: after how many completions, and how long."""
+    """Run the null server; ``outage``: after how many completions it is gone, and for how many seconds."""
     program = Path(__file__).with_name("null_server.py")
     with subprocess.Popen(
         [sys.executable, str(program), str(milliseconds), *map(str, outage)],
@@ -272,7 +272,7 @@ def _as_text(ratios: list[float]) -> str:
 
 
 def _best(results: list[Measured]) -> list[Measured]:
-    """Keep only the fastest each of the boto3 pools, the minimal and the bare clients."""
+    """Return ours, and only the fastest each of the boto3 pools, the minimal and the bare clients."""
     kept = {id(_fastest(results, kind)) for kind in ("boto3", "minimal", "bare")}
     return [one for one in results if one.name.startswith("ours") or id(one) in kept]
 

@@ -18,7 +18,7 @@ class Meter:
     """Reads what the driver, the JVM and its Python workers use from Linux's ``/proc``.
 
     Args:
-        spark: The session, whose JVM is looked at.
+        spark: The session whose JVM, and the processes below it, are measured.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -27,7 +27,7 @@ class Meter:
         self._idle = max(self._workers("VmRSS").values())
 
     def cpu(self) -> float:
-        """Return processor seconds so far, with ended workers; the store's server is not below the JVM."""
+        """Return processor seconds so far, including ended workers, without the store's server."""
         own = os.times()
         below = sum(sum(map(int, stat[11:15])) for _, stat in self._below()) / os.sysconf("SC_CLK_TCK")
         return own.user + own.system + below
@@ -39,7 +39,7 @@ class Meter:
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def peak(self) -> float:
-        """Return the highest peak of a worker since, in MiB beyond a worker that passed rows through."""
+        """Return the highest peak of a worker since the reset, in MiB above one that only passed rows on."""
         peaks = self._workers("VmHWM").values()
         return max(0, max(peaks, default=0) - self._idle) / 1024
 

@@ -2,9 +2,9 @@
 
     python benchmarks/null_server.py MILLISECONDS [AFTER SECONDS]
 
-It prints its port and ends when its standard input does. It checks no signature: what it measures is the
-client. Requests are told apart by their ``Content-Length``, as clients of S3 send them. What a job writes
-about itself is kept, see `record_server`. With AFTER and SECONDS it fails once: after AFTER completions it
+It prints its port and ends when its standard input does. It checks no signature, because it serves to measure
+clients. Requests are delimited by their ``Content-Length``, which clients of S3 send. The records of jobs are
+kept, see `record_server`. With AFTER and SECONDS it fails once: after AFTER completions it
 resets all connections, and accepts no new ones for SECONDS.
 """
 
@@ -44,12 +44,12 @@ class Server:
     Args:
         seconds: How long an answer to a completion takes.
         after: Completions after which the server is gone for a while; 0 if it stays.
-        down: For how many seconds.
+        down: Seconds for which it is gone.
 
     Attributes:
         seconds: As given.
-        records: What is kept.
-        connections: The open ones.
+        records: The records of jobs.
+        connections: The open connections.
     """
 
     def __init__(self, seconds: float, after: int, down: float) -> None:
@@ -62,7 +62,7 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, port: int = 0) -> int:
-        """Take connections, and return the port."""
+        """Begin to accept connections, and return the port."""
         loop = asyncio.get_running_loop()
         make = partial(Connection, self)
         self._listener = await loop.create_server(make, "127.0.0.1", port, backlog=1024)
@@ -70,7 +70,7 @@ class Server:
         return found
 
     def completed(self) -> None:
-        """Count a completion."""
+        """Count a completion, and begin the outage if it is time."""
         if self._left:
             self._left -= 1
             if not self._left:
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
     """One connection; its answers go out in the order of its requests.
 
     Args:
-        server: What it belongs to.
+        server: The server that it belongs to.
     """
 
     def __init__(self, server: Server) -> None:

@@ -1,4 +1,4 @@
-"""What it costs to read a table in Spark by its log: `read_table` beside Spark's own listing.
+"""What it costs to read a table in Spark by its log: `read_table` compared with Spark's own listing.
 
     python benchmarks/read.py [--quick] [--json] [--jars DIRECTORY] [--rows N] [--small N] [--rounds N]
         [--latency MILLISECONDS]
@@ -9,11 +9,10 @@ One Spark session on two cores reads the same tables in turn, round after round,
 - read_table: the same files by the log, with the jar of the package.
 
 A table of 40 partitions is read by five queries; a table of many small files is planned, which ends when
-Spark knows the tasks. Reported are medians of wall time, and the ratio to the listing in each round, its
-median and from where to where, of wall time and of the processor time of driver and JVM without the store's.
-Requests are those of one more round, through a door that costs time: its other figures are dropped. With
---latency each request takes so much longer, as one to a cloud does; it passes through a door in Python, whose
-time on these cores both readers pay.
+Spark knows the tasks. Reported are the median wall time, and the ratio to the listing in each round (median
+and range) of wall time and of the processor time of driver and JVM, without the store's. Requests are those
+of one more round, through a proxy that costs time: its other figures are dropped. With --latency each request
+takes that much longer, as in a cloud; it passes through a proxy in Python, whose time slows both readers.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 BUCKET = "lake"
 LARGE, SMALL, PATTERN = (f"s3://{BUCKET}/{name}/" for name in ("large", "small", "pattern"))
-#: Rows of the table whose first file each small file is a copy of: it has a hundred of them.
+#: Rows of the table whose first file is copied as every small file; that file has a hundred of them.
 SMALL_ROWS = 4_000
 ENDPOINTS = ("fs.s3a.endpoint", "spark.s3commit.endpoint.url")
 COLUMNS = (
@@ -75,7 +74,7 @@ READERS: dict[str, Callable[[SparkSession, str], DataFrame]] = {
 
 @dataclass(slots=True)
 class Cost:
-    """What one reader spent on one query, by round."""
+    """What one reader spent on one query, in seconds by round."""
 
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -92,12 +91,12 @@ def fill(spark: SparkSession, store: S3Store, rows: int, small: int) -> None:
     with ThreadPoolExecutor(16) as pool:
         keys = [f"small/dt=d{number % 40}/{number}.parquet" for number in range(small)]
         list(pool.map(lambda key: store.put(BUCKET, key, body), keys))
-    # The first set-up of a table lists what is there: the first generation.
+    # The first set-up on a table lists the existing files as the first generation.
     Job.setup(store, SMALL)
 
 
 def point_at(spark: SparkSession, endpoint: str) -> None:
-    """Let both readers ask another endpoint; file systems that S3A keeps know the one before."""
+    """Point both readers at another endpoint, and close S3A's cached file systems, which keep the old one."""
     for key in ENDPOINTS:
         spark.conf.set(key, endpoint)
     jvm: Any = spark._jvm  # noqa: SLF001

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
-# Python looks for modules in a script's own folder first, where `requests.py` would be taken for the library
-# of that name by whatever asks for it later. What lies here is still found, after everything else.
+# Python looks for modules in a script's own folder first, where later imports would take `requests.py` for
+# the library of that name. Modules in this folder are still found, after all others.
 if sys.path and Path(sys.path[0]).resolve() == RESULTS.parent.resolve():
     sys.path.append(sys.path.pop(0))
 

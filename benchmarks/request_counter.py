@@ -28,10 +28,10 @@ class RequestCounter:
 
     Args:
         endpoint_url: The server's address.
-        latency: Seconds by which each request comes later to the server.
+        latency: Seconds by which each request is delayed.
 
     Attributes:
-        endpoint_url: The address of the door.
+        endpoint_url: The address of the proxy.
         seen: Requests since `take` was last called, by S3's name for them.
     """
 
@@ -42,7 +42,7 @@ class RequestCounter:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.endpoint_url = ""
         self.seen: Counter[str] = Counter()
-        # The loop itself does not keep those of connections that neither side closes.
+        # Keeps the tasks of connections that neither side closes alive; the loop itself does not.
         self._served: set[asyncio.Task[None] | None] = set()
 
     def __enter__(self) -> Self:
@@ -54,7 +54,7 @@ class RequestCounter:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        # Idle connections of the clients are still served; that they end so is no error to report.
+        # The clients' idle connections are still being served; to end them like this is no error to report.
         self._loop.set_exception_handler(lambda *_: None)
         if tasks := asyncio.all_tasks(self._loop):
             for task in tasks:

@@ -3,15 +3,15 @@
     python benchmarks/requests.py [--quick] [--json]
 
 Counted, not estimated: small jobs run against a store in memory behind `CountingStore`, each step in another
-process, after an earlier commit to the dataset. What one file more adds to a job is what a file costs;
-likewise a task, a partition, and a file that is replaced; the rest is the job's own. A listing counts as one
-request (a page holds 1,000 objects), and so does a bulk delete of up to 1,000. Files have one part; each
-further part is one more request.
+process, after an earlier commit to the dataset. A file costs what one more file adds to a job; the costs of a
+task, a partition and a replaced file are found in the same way, and the rest is the job's own. A listing
+counts as one request (a page holds 1,000 objects), and so does a bulk delete of up to 1,000. Files have one
+part; each further part is one more request.
 
-What Hadoop's committers and FileOutputCommitter ask of S3 for a file and a task is not counted here. For the
-magic committer it is derived from what Hadoop's tests of its cost expect (ITestCommitOperationCost,
-HADOOP-19047). For the others, and where those tests say nothing, it is reckoned from the algorithm, and is
-the least there can be: renames list and probe as they go.
+The requests of Hadoop's committers and FileOutputCommitter for a file and a task are not counted here. For
+the magic committer they are derived from what Hadoop's tests of its cost expect (ITestCommitOperationCost,
+HADOOP-19047). For the others, and where those tests say nothing, they are reckoned from the algorithm, and
+are a lower bound: renames list and probe as they go.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def count(options: JobOptions, shape: Shape) -> dict[str, Counter[str]]:
     memory = MemoryStore(min_part_bytes=1)
     for number in range(shape.existing):
         memory.put("lake", f"t/dt=0/old-{number}", b"x")
-    # Of no files: a job in mode fail would refuse those.
+    # A commit of no files, because a job in mode fail would refuse existing ones.
     with write_job("s3://lake/t/", store=memory, conflict_mode="append"):
         pass
     store = CountingStore(memory)
@@ -196,7 +196,7 @@ def registry() -> dict[str, Counter[str]]:
 
 
 def dollars(requests: Counter[str]) -> float:
-    """Return what requests cost, by Hadoop's or our names of them."""
+    """Return the price of requests in US dollars, by Hadoop's names for them or by ours."""
     reads, free = READS | {"GET", "HEAD"}, FREE | {"delete", "bulk delete", "abort"}
     return sum(
         number * (0.0 if name in free else READ_DOLLARS if name in reads else WRITE_DOLLARS)

@@ -3,17 +3,17 @@
     python benchmarks/scale.py [--quick] [--json]
 
 By number: jobs of 1,000 to 1,000,000 pending uploads (1,000 a task) are sealed and committed, each
-step in a process of its own whose greatest resident size the system tells. The uploads exist in pendingsets
-alone: the server behind them, `null_server.py`, answers their completion as S3 would and makes no object, but
-keeps all records. Our bound of 3,000 requests a second is lifted, but for the row that says so.
+step in a process of its own, whose peak resident size the system reports. The uploads exist only in
+pendingsets: the server, `null_server.py`, answers their completion as S3 would and makes no object, but
+keeps all records. Our bound of 3,000 requests a second is lifted, except in the row that says so.
 
-By bytes a file, recorded: jobs of as many uploads, of 1 KiB to 5 GiB each, committed likewise, in turn,
-round after round. What a completion sends is an ETag for each part: time and memory are flat but for that,
-which the case of 1 MiB in as many parts as 5 GiB have tells apart.
+By bytes a file, recorded: jobs of equally many uploads, of 1 KiB to 5 GiB each, are committed in the same
+way, in turn, round after round. A completion sends an ETag for each part; apart from that, time and memory
+are flat. The case of 1 MiB in as many parts as 5 GiB have tells the two apart.
 
 Processor time is a step's own, without starting Python and importing.
 
-By bytes a file, real: commits of 40 files of 1 KiB to 16 MiB on SeaweedFS. No byte is copied: it is flat.
+By bytes a file, real: commits of 40 files of 1 KiB to 16 MiB on SeaweedFS. No byte is copied: time is flat.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ RECORDED_COLUMNS = ("bytes a file", "commit, s", "lowest to highest", "CPU, µs 
 
 
 def pend(store: S3Store, files: int, file: tuple[int, int] = FILE) -> tuple[Job, list[CommittedTask]]:
-    """Set a job up whose tasks have recorded this number of uploads, each of ``file`` bytes and parts."""
+    """Set up a job whose tasks have recorded this number of uploads, each of ``file`` bytes and parts."""
     options = JobOptions(committer="partitioned", conflict_mode="replace")
     job = Job.setup(store, DESTINATION, options=options)
     starts = range(0, files, FILES_A_TASK)
@@ -119,7 +119,7 @@ def in_a_process(step: str, config: S3Config, reference: JobReference, *more: st
 
 
 def take_step(step: str, endpoint: str, per_second: str | None) -> None:
-    """Take a step and print what it took."""
+    """Take a step, and print its seconds, processor seconds and peak MiB as JSON."""
     bound = float(per_second) if per_second else None
     config = S3Config(endpoint, "us-east-1", "an-access-key", "a-secret-key")
     store = S3Store.connect(config, requests_per_second=bound)

@@ -42,7 +42,7 @@ _SPARK = {
     "spark.python.daemon.module": "counting_daemon",
 }
 
-#: The address of that module.
+#: The folder of that module.
 _DAEMON = Path(__file__).with_name("daemon")
 
 _S3A = {
@@ -59,7 +59,7 @@ _S3A = {
 
 
 def s3a_conf(server: S3Server, jars: Path | None, more_jars: Sequence[str] = ()) -> dict[str, str]:
-    """Return what makes S3A write to a server, with jars from a folder or from Maven's registry."""
+    """Return the conf with which S3A writes to a server, with jars from a folder or Maven's registry."""
     if jars:
         found = {"spark.jars": ",".join([*more_jars, *(str(jar) for jar in sorted(jars.glob("*.jar")))])}
     else:
@@ -76,7 +76,7 @@ def s3a_conf(server: S3Server, jars: Path | None, more_jars: Sequence[str] = ())
 
 
 def new_session(server: S3Server, conf: dict[str, str]) -> SparkSession:
-    """Start Spark on two cores, with more in its conf; keys are in the environment, not there."""
+    """Start Spark on two cores with further conf; keys are in the environment, not in the conf."""
     os.environ.update(server.environment)
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -87,7 +87,7 @@ def new_session(server: S3Server, conf: dict[str, str]) -> SparkSession:
 def start_session(
     server: S3Server, jars: Path | None, *, conf: Mapping[str, str] = {}, more_jars: Sequence[str] = ()
 ) -> tuple[SparkSession, bool]:
-    """Start Spark with S3A, and more in its conf; or say why it has to run without S3A."""
+    """Start Spark with S3A and further conf; without both if jars are missing. Return whether it has S3A."""
     try:
         spark = new_session(server, {**s3a_conf(server, jars, more_jars), **conf})
         hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001

@@ -7,9 +7,9 @@ and its requests are counted. On S3 the requests take time beside that, several 
 one request for each 1,000 keys. Each list of files is rendered when it is read, which is part of the time;
 each step is measured in a process of its own, whose memory is what Linux calls its peak, imports included.
 
-With ``--older`` it measures in place of that the first set-up of a table with files of other programs, which
-lists them. They have Spark's names, of one job for each partition; the listing is made up on the way, and the
-list that is written goes to disk.
+With ``--older`` it measures instead the first set-up on a table with files of other programs, which lists
+them. They have names as Spark's jobs make them, one job for each partition; the listing is made up on the
+way, and the list that is written goes to disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What it costs to keep a Spark job unchanged: our commit protocol beside S3A magic and our data source.
+"""What it costs to keep a Spark job unchanged: our commit protocol against S3A magic and our data source.
 
     python benchmarks/unchanged.py [--quick] [--json] [--jars DIRECTORY]
         [--rows N] [--rounds N] [--only many|one|small ...] [--latency MILLISECONDS]
@@ -6,22 +6,22 @@
 One Spark session, with a driver and an executor of two cores as processes of their own, writes the same rows
 in turn, round after round, another writer first each time. All go to one SeaweedFS:
 
-- s3a magic: `df.write.partitionBy("dt").mode("append").parquet("s3a://…")`, committed by Hadoop, which keeps
-  uploads in mind and skips the probes of the store that `fs.s3a.performance.flags=*` lets it skip;
+- s3a magic: `df.write.partitionBy("dt").mode("append").parquet("s3a://…")`, committed by Hadoop, which tracks
+  uploads in memory and skips the probes of the store that `fs.s3a.performance.flags=*` lets it skip;
 - unchanged: the same line in a block of `commit_job`, with our jar: the application commits, as S3A's does;
-- in steps: the same line, with our jar, for a job that is set up, sealed and committed step by step, each as
-  another process would, and all of it inside the clock: in a DAG other tasks do that;
+- in steps: the same line, with our jar, for a job that is set up, sealed and committed step by step, as other
+  processes would, all of it within the measured time: in a DAG other tasks take these steps;
 - ours magic: `df.write.format("s3commit")`, which sets its job up and commits it too.
 
 Reported are whole-job wall time and the processor time of the driver, the executor and the Python processes,
-without the store's: medians, and in brackets the ratio to S3A's in each round, its median and from where to
-where. "heap MiB" is the peak of the driver's heap beyond what it held before, garbage included, of which the
+without the store's: medians with their range, and the ratio to S3A's in each round, its median and range.
+"heap MiB" is the peak of the driver's heap beyond what it held before, garbage included, of which the
 young generation holds at most 24 MiB; "Python MiB" is the peak of the Python process that commits, or of the
-largest worker, beyond what it held before. Requests are counted in one more round, through a door that costs
+largest worker, beyond what it held before. Requests are counted in one more round, through a proxy that costs
 time, so that round's other figures are dropped: "writes" are what S3 charges as PUT, COPY, POST or LIST, and
 "reads" GET and HEAD; deletes and aborts are free. Every write begins a table: the first job of a table
-measures the store, which is in its time and its requests. With --latency each request takes so much longer,
-as one to a cloud does; it passes through a door in Python, whose time on these cores all writers pay.
+measures the store, which is in its time and its requests. With --latency each request takes that much longer,
+as in a cloud; it passes through a proxy in Python, whose time on these cores slows all writers.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def in_steps(lake: Lake, store: S3Store, frame: DataFrame, name: str) -> None:
     spark = frame.sparkSession
     job = Job.setup(store, lake.uri(name), options=JobOptions(conflict_mode="as-written"))
     conf = committer_conf(job.reference, "load", "1", writer="spark")
-    # The session has begun: an application has these in its conf from the start, and of one job only.
+    # The session runs already; an application has these in its conf from the start, for one job only.
     application = {key: value for key, value in conf.items() if key.startswith("spark.s3commit.")}
     sparks = spark.sparkContext._jsc.sc().conf()  # noqa: SLF001
     for key, value in application.items():
@@ -184,7 +184,7 @@ def check(lake: Lake, writer: Writer, name: str, rows: int) -> None:
 class DriversHeap:
     """The heap of the driver's JVM."""
 
-    #: Small, because what is used has the garbage in it; and py4j may call what the JDK does not export.
+    #: A small young generation, because used memory includes garbage; and py4j may call an internal package.
     OPTIONS = "-XX:+UseSerialGC -Xmn24m --add-opens=java.management/sun.management=ALL-UNNAMED"
 
     def __init__(self, spark: SparkSession) -> None:
@@ -211,7 +211,7 @@ def turn(writer: Writer, lake: Lake, frame: DataFrame, rows: int, *, meter: Mete
     meter.reset_peaks()
     Path("/proc/self/clear_refs").write_text("5")
     own, held, name = _own("VmRSS"), heap.reset(), writer.name.replace(" ", "-")
-    # Outside of the clock, as S3A's is; and new, so that each first job of a table looks at the store.
+    # Made outside the measured time, as S3A's is; and new, so that a table's first job measures the store.
     store = lake.connect()
     gc.collect()
     cpu, began = meter.cpu(), perf_counter()

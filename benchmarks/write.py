@@ -14,7 +14,7 @@ One Spark session writes the same rows, in turn, round after round, another writ
 
 The rows come as they are ("unsorted": every task has rows of every partition) or arranged (sorted by the
 partition column within each task), and go into 1 or 40 partitions; S3A, which takes longest at 40, has fewer
-rounds there. Every write is told as it ends, and every case's table kept as soon as it is whole. Reported
+rounds there. Every write is printed when it ends, and every case's table saved when it is complete. Reported
 are whole-job wall time; the processor time of the driver, the JVM and the Python workers, without the
 store's; their ratios, the median of those of each round; files and bytes; and (MiB) the largest Python
 worker's peak of memory beyond what a worker has that only passes rows through.
@@ -70,8 +70,8 @@ COLUMNS += ("files", "MB", "MiB", "rounds")
 class Writer:
     """One way to write, and its cost in each round.
 
-    ``write`` takes the rows and a name, and is what is measured. ``collect`` looks afterwards what is there
-    under that name, and returns how many files and bytes.
+    ``write`` takes the rows and a name, and is measured. ``collect`` then checks what is there under that
+    name, and returns the numbers of files and bytes.
     """
 
     name: str
@@ -134,7 +134,7 @@ def store_of(server: S3Server) -> S3Store:
 
 
 def to_disk(folder: Path) -> Callable[[DataFrame, str], None]:
-    """Return Spark's own writer to local disk."""
+    """Return a function that writes to local disk with Spark's own writer."""
 
     def write(frame: DataFrame, name: str) -> None:
         frame.write.partitionBy("dt").parquet((folder / name).as_uri())
@@ -143,7 +143,7 @@ def to_disk(folder: Path) -> Callable[[DataFrame, str], None]:
 
 
 def on_disk(folder: Path) -> Callable[[str], tuple[int, int]]:
-    """Return what checks local disk, and removes what was written there."""
+    """Return a function that counts the files written to local disk, and removes them."""
 
     def collect(name: str) -> tuple[int, int]:
         sizes = [path.stat().st_size for path in (folder / name).rglob("*.parquet")]
@@ -154,7 +154,7 @@ def on_disk(folder: Path) -> Callable[[str], tuple[int, int]]:
 
 
 def ours(committer: str) -> Callable[[DataFrame, str], None]:
-    """Return our writer with one of its committers."""
+    """Return a function that writes with our writer and one of its committers."""
 
     def write(frame: DataFrame, name: str) -> None:
         options = {"partitionBy": "dt", "committer": committer}
@@ -164,7 +164,7 @@ def ours(committer: str) -> Callable[[DataFrame, str], None]:
 
 
 def weighed(write: Callable[[DataFrame, str], None]) -> Callable[[DataFrame, str], None]:
-    """Return a writer with the batches that Spark makes by default."""
+    """Return a function that calls a writer with the batches that Spark makes by default."""
 
     def write_weighed(frame: DataFrame, name: str) -> None:
         session = frame.sparkSession
@@ -192,7 +192,7 @@ def to_s3a(frame: DataFrame, name: str) -> None:
 
 
 def stored(server: S3Server, committer: str | None = None) -> Callable[[str], tuple[int, int]]:
-    """Return what checks the store, and who committed if ``_SUCCESS`` is to be S3A's."""
+    """Return a function that counts the files in the store, and checks S3A's committer if one is given."""
 
     def collect(name: str) -> tuple[int, int]:
         store = store_of(server)
@@ -207,7 +207,7 @@ def stored(server: S3Server, committer: str | None = None) -> Callable[[str], tu
 
 
 def in_turn(writers: list[Writer], frame: DataFrame, meter: Meter, server: S3Server) -> None:
-    """Let each writer have its turn in every round it is in, in rotating order; one warms up."""
+    """Let each writer have its turn in each of its rounds, in rotating order; the first round warms up."""
     for number in range(max(writer.rounds for writer in writers) + 1):
         at = number % len(writers)
         for writer in writers[at:] + writers[:at]:
@@ -322,7 +322,7 @@ def _figures(case: Case, one: Writer, ratios: list[float | None]) -> dict[str, f
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> float:
-    """Return the median of the ratios of shared rounds, as other load on the machine met both."""
+    """Return the median of the ratios of shared rounds, in which other load on the machine slowed both."""
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=False))
 
 

@@ -1,8 +1,8 @@
-"""PySpark's daemon of Python workers, which waits for those that end.
+"""PySpark's daemon of Python workers, changed to wait for workers that end.
 
-PySpark's own ignores the ends of its workers, and then Linux forgets the processor time that they used.
-This one collects it, so that a `Meter` finds it with the daemon's. It has a folder of its own because
-Spark's workers get that on their path, where `requests.py` would be taken for the library of that name.
+PySpark's own daemon ignores the end of a worker, and then Linux forgets the processor time that it used. This
+one collects the time, so that a `Meter` counts it with the daemon's. It has a folder of its own because that
+folder is on the path of Spark's workers, where `requests.py` would be taken for the library of that name.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ def wait_for_ended(*_: Any) -> None:
 
 
 if __name__ == "__main__":
-    # The daemon ignores these signals: of a worker's end, or to end its group without itself.
+    # The daemon ignores a worker's end (SIGCHLD), and the SIGHUP with which it ends its group but itself.
     daemon.SIG_IGN = wait_for_ended  # type: ignore[assignment]
     daemon.manager()
