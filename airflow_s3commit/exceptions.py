@@ -130,7 +130,7 @@ class NotReversible(Refused):
 
 
 class HistoryRewound(Refused):
-    """The table was rolled back, or its log begun anew, since a reader's generation: read it whole again."""
+    """The table was rolled back, or its log started over, since a reader's generation: read it all again."""
 
 
 class DestinationNotEmpty(Refused):

@@ -71,7 +71,7 @@ def publish_iceberg(
 ) -> IcebergReport:
     """Add a snapshot to a catalog's table for each commit that it lacks; create the table if it is missing.
 
-    A new table begins with the newest generation. Repeatable, and safe beside commits and other publications.
+    A new table begins with the newest generation. Repeatable, and safe during commits and other publications.
     After a crash the catalog has an older generation, which is whole as long as its files are retained.
 
     Args:
@@ -84,7 +84,7 @@ def publish_iceberg(
             belongs to another destination, was written to by another program, or has lost its metadata.
         Unavailable: Other processes keep changing the catalog's table.
         OutcomeUnknown: The catalog's answer was lost: publish again.
-        InvalidRecord: The log is damaged, or was begun anew.
+        InvalidRecord: The log is damaged, or was started over.
     """
     home, published = Destination.of(destination), list[int]()
     for _ in range(_TRIES):

@@ -3,7 +3,7 @@
     python benchmarks/table.py [--quick] [--json] [--older]
 
 The store is in this process and answers at once: the figures are the reader's own processor time and memory,
-and its requests are counted. On S3 the requests take time beside that, several at once. A listing counts as
+and its requests are counted. On S3 the requests take time in addition, several at once. A listing counts as
 one request for each 1,000 keys. Each list of files is rendered when it is read, which is part of the time;
 each step is measured in a process of its own, whose memory is what Linux calls its peak, imports included.
 

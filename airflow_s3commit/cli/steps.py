@@ -56,7 +56,7 @@ track_option = click.option(
 #: Bytes to read at once.
 _CHUNK = 1024 * 1024
 
-#: Bytes at the end of a file to keep, for a Parquet footer. A larger one is of thousands of columns.
+#: Bytes at the end of a file to keep, for a Parquet footer. A larger footer has thousands of columns.
 _FOOTER_BYTES = 1024 * 1024
 
 

@@ -74,7 +74,7 @@ def refusals_are_final() -> Iterator[None]:
 
 
 def pulled(context: Context, task_ids: Sequence[str], key: str) -> list[Any]:
-    """Return what tasks of this task's job pushed under a key, without empty values.
+    """Return the XComs that tasks of this task's job pushed under a key, without empty ones.
 
     In a mapped group each map index has its own job; elsewhere all instances of mapped tasks share one.
     """

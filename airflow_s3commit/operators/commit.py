@@ -162,7 +162,7 @@ class S3CommitPartOperator(CompletingOperator):
 
     Map it over the numbers of the parts (``.partial(parts=8, …).expand(part=list(range(8)))``), before the
     `S3CommitJobOperator`, which completes what is left and enters the job in the log. Until then readers that
-    list may see the files of a part. It may be retried, cleared, and run beside the other parts.
+    list may see the files of a part. It may be retried, cleared, and run at the same time as the other parts.
 
     :param part: The part's number, from 0.
     :param parts: How many parts there are.

@@ -76,7 +76,7 @@ class JobOptionsOperator(TableOperator):
         return Destination.parse(self.destination)
 
     def abort_earlier(self, facts: Mapping[str, str], own: str = "") -> None:
-        """Abort the uncommitted jobs of this task's earlier tries; raise if an open job is of a later try."""
+        """Abort the uncommitted jobs of this task's earlier tries; raise if a later try has one."""
         place, earlier = place_in_order(facts, own), []
         for other in self._open_jobs(facts):
             if place_in_order(other.context, other.job_id) < place:
@@ -120,7 +120,7 @@ class S3CommitSetupOperator(JobOptionsOperator):
 
     Each try sets up a new job, so that output of a dead try cannot get into it, and then aborts the jobs of
     the task's earlier tries that did not commit. It finds them on S3, by the DAG, run, task and map index in
-    the records of the destination's open jobs. If one of these jobs is of a later try, it aborts its own job.
+    the records of the destination's open jobs. If one of them belongs to a later try, it aborts its own job.
 
     But if no stage was cleared with it, as when ``commit`` alone is cleared, it returns the run's newest job,
     if that is committed, or sealed with the same options. If that job cannot continue, and a stage has
@@ -237,8 +237,8 @@ class S3CommitSetupOperator(JobOptionsOperator):
     def _stages_of_earlier_try(self, context: Context) -> dict[str, str]:
         """Return the states of the stages after this task, by task and map index; empty in the first try.
 
-        A mapped stage without an instance yet has the state ``None``. Sensors, and tasks beside the commit,
-        are no stages.
+        A mapped stage without an instance yet has the state ``None``. Sensors, and tasks that no
+        commit waits for, are no stages.
         """
         if self.get_dag() is None or context["ti"].try_number == 1:
             return {}

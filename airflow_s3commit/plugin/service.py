@@ -55,7 +55,7 @@ WAIT = 8.0
 #: Seconds for which a page reuses the registry, a destination that failed, and each of many destinations.
 FRESH = 30.0
 
-#: Maximum number of destinations to read anew, with their ended jobs, each time the list of jobs is loaded.
+#: Maximum number of destinations to read again, with their ended jobs, at each load of the list of jobs.
 FEW_PLACES = 12
 
 #: Maximum seconds of a request of a step that ends a job, with its retries.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-#: The variables by which Compose is asked for published ports, and the ports in the machine's own network.
+#: The variables that tell Compose the ports to publish, and the ports in the machine's own network.
 _PORTS = {"AIRFLOW_PORT": 8080, "SPARK_PORT": 8081, "S3_PORT": 8333}
 
 _COMPOSE = ("docker", "compose")
@@ -53,7 +53,7 @@ class ContainerStack(Stack):
     volumes. The images stay.
 
     Args:
-        home: The directory of its secrets, which are made anew.
+        home: The directory of its secrets, which are replaced by new ones.
         project: The name of Compose's project; an existing project of this name is removed first.
         host_network: Whether every service is in the machine's own network, on fixed ports of loopback.
         tell: Called with a sentence for each step.
