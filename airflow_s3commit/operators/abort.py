@@ -9,7 +9,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.airflow_version import AirflowFailException
-from airflow_s3commit.exceptions import AlreadyCommitted
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.base import (
     FAILURE,
@@ -24,6 +24,8 @@ from airflow_s3commit.templates import at_least
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
+
+    from airflow_s3commit.protocol.job import Job
 
 #: Seconds that a task may still run after Airflow ends it: one heartbeat (5) and the time to SIGKILL (5).
 KILL_WINDOW = 10.0
@@ -68,6 +70,7 @@ class S3CommitAbortOperator(CommitStepOperator):
         job = self.opened_job()
         place, job_id = job.reference.destination, job.reference.job_id
         uploads, first, states, state = None, "", dict[str, str](), job.state()
+        skipped, has_files = list[str](), False
         if state is None or state.state != "committed":
             group_id = getattr(self.task_group, "group_id", None)
             states = {} if group_id is None else states_of(context, task_group_id=group_id)
@@ -86,6 +89,10 @@ class S3CommitAbortOperator(CommitStepOperator):
                 # Stages were cleared alone, or a user has marked tasks as successful.
                 first = "No commit ran: clear all stages together with the tasks after them"
             why = first or "a task was skipped, or did not run"
+            skipped = [name for name, ended in states.items() if ended == "skipped"]
+            if skipped and not first:
+                # In this order: nobody removes what the stages have sealed before the job has ended.
+                has_files, state = _has_files(job), job.state()
             with suppress(AlreadyCommitted):
                 uploads = abort_until_quiet(
                     lambda: job.abort(reason=why).uploads, kill_window=self.kill_window, log=self.log
@@ -100,7 +107,6 @@ class S3CommitAbortOperator(CommitStepOperator):
         count_abort(place, uploads)
         report = {"job_id": job_id, "state": "aborted", "uploads": uploads}
         context["ti"].xcom_push(key="abort_report", value=report)
-        skipped = [name for name, ended in states.items() if ended == "skipped"]
         is_old = state is not None and state.state == "aborted"
         if not skipped or not {*states.values()} <= {"skipped", "success"}:
             advice = " It had ended before: clear setup too, with all that is downstream." if is_old else ""
@@ -110,9 +116,9 @@ class S3CommitAbortOperator(CommitStepOperator):
             )
         setups = {task.task_id for task in self.upstream_list if task.is_setup}
         succeeded = [name for name in states if name not in skipped and name not in setups]
-        # The uploads may come from an earlier try of a stage. If the job had ended before, by an earlier try
-        # of this task or by hand, uploads of stages that succeeded may have been aborted then.
-        may_have_written = succeeded and (uploads or is_old)
+        # The uploads may come from an earlier try of a stage. An earlier try of this task, which may still run, or
+        # a user may have aborted those of stages that succeeded.
+        may_have_written = succeeded and (uploads or has_files or is_old)
         if may_have_written and job_id not in pulled(context, skipped, NO_OUTPUT):
             raise AirflowFailException(
                 f"Job {job_id} did not commit, because {', '.join(skipped)} was skipped. {uploads} pending"
@@ -156,6 +162,15 @@ class S3CommitAbortOperator(CommitStepOperator):
         said = {task: pulled(context, [task], FAILURE) for task in {*failed.values()}}
         own = {task: [one for one in said[task] if one.get("job_id", job_id) == job_id] for task in said}
         return {name: task for name, task in failed.items() if own[task] or not said[task]}, own
+
+
+def _has_files(job: Job) -> bool:
+    """Return whether a stage of the job has sealed files, or a damaged seal. Reads only."""
+    try:
+        seals = [job.stage_seal(*attempt) for attempt in job.sealed_stages()]
+    except InvalidRecord:
+        return True
+    return any(seal is not None and seal.counts.files for seal in seals)
 
 
 def abort_until_quiet(

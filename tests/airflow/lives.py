@@ -22,6 +22,7 @@ from greenlet import getcurrent, greenlet
 
 from airflow_s3commit import Job, JobReference, MemoryStore, manifest_files, read_manifest, sweep, verify
 from airflow_s3commit.exceptions import OutcomeUnknown, S3CommitError, Unavailable
+from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import read_table
@@ -113,19 +114,40 @@ class Writer(BaseOperator):
             raise RuntimeError(end)
         if end == _SKIPPED:
             raise AirflowSkipException(end)
-        job, committed = Job.at(here.store, JobReference.from_dict(self.job)), []
-        name = f"{context['run_id']}-{self.task_id}-{attempt}"
-        for task in ("00000", "00001"):
-            with job.task_attempt(self.task_id, attempt, task, "0", threads=0) as writing:
-                if end != _EMPTY:
-                    with writing.open(f"dt=1/{name}-{task}.csv") as file:
-                        file.write(b"rows")
-                committed.append(writing.commit())
-        if end == _AFTER_UPLOADS:
-            raise RuntimeError(end)
-        job.seal_stage(self.task_id, attempt, committed)
-        if end == _AFTER_SEAL:
-            raise RuntimeError(end)
+        job = Job.at(here.store, JobReference.from_dict(self.job))
+        write(job, context, self.task_id, attempt, end)
+
+
+class SparkWriter(S3CommitSparkSubmitOperator):
+    """A stage of Spark, whose application is a function in this process."""
+
+    def _run_application(self, context: Any) -> None:
+        attempt, end = str(self._stage_attempt), here.store.end
+        if end == _AT_ONCE:
+            raise AirflowException(end)
+        if end == _SKIPPED:
+            raise AirflowSkipException(end)
+        job = Job.at(here.store, JobReference.from_dict(self.job))
+        write(job, context, self.task_id, attempt, end)
+
+    def _sparks_defaults(self) -> dict[str, str]:
+        return {}
+
+
+def write(job: Job, context: Any, stage: str, attempt: str, end: str) -> None:
+    """Write a stage attempt, two tasks with a file each, and end as it was drawn."""
+    committed, name = [], f"{context['run_id']}-{stage}-{attempt}"
+    for task in ("00000", "00001"):
+        with job.task_attempt(stage, attempt, task, "0", threads=0) as writing:
+            if end != _EMPTY:
+                with writing.open(f"dt=1/{name}-{task}.csv") as file:
+                    file.write(b"rows")
+            committed.append(writing.commit())
+    if end == _AFTER_UPLOADS:
+        raise AirflowException(end)
+    job.seal_stage(stage, attempt, committed)
+    if end == _AFTER_SEAL:
+        raise AirflowException(end)
 
 
 class Try:
@@ -142,6 +164,8 @@ class Try:
         operator = copy(task)
         context = self._context(operator)
         arguments = {"job": "setup", "conflicts": "resolve_conflicts", "stages": "stages"}
+        if isinstance(getattr(operator, "stages", None), list):
+            operator.stages = [run.tasks[one.operator.task_id].xcoms.get("return_value") for one in operator.stages]
         for name, source in arguments.items():
             if hasattr(operator, name) and source in run.tasks and source != operator.task_id:
                 setattr(operator, name, run.tasks[source].xcoms.get("return_value"))
@@ -259,13 +283,16 @@ class Life:
             "audit": draw.choice([None, {"min_files": 0}]),
             "prefix_group_id": False,
         }
-        is_named = draw.random() < 0.5
+        kinds = {name: draw.choice(["named", "unnamed", "spark", "spark"]) for name in STAGES}
         group = s3_commit_task_group("g", destination=FLIGHTS, kill_window=0, **options)
         with DAG("nightly", schedule=None) as dag, group as commit:
-            for name in STAGES:
-                commit.stage(Writer(task_id=name, job=commit.job), name=name if is_named else None)
+            for name, kind in kinds.items():
+                writer = SparkWriter if kind == "spark" else Writer
+                commit.stage(
+                    writer(task_id=name, job=commit.job), name=name if kind == "named" else None
+                )
         self._dag = dag
-        self.story.append(f"{options}, named stages: {is_named}")
+        self.story.append(f"{options}, {kinds}")
 
     def new_id(self) -> str:
         """Return an id that follows from the seed."""
@@ -417,11 +444,13 @@ class Life:
                 continue
             for stage in STAGES:
                 task = run.tasks[stage]
-                if task.state != "success" or (run.run_id, stage, task.tries) in self._empty:
+                output = task.xcoms.get("return_value")
+                counts = int(output["stage_attempt"]) if output else task.tries
+                if task.state != "success" or (run.run_id, stage, counts) in self._empty:
                     continue
                 found = (run.committed or {}).get(stage, set())
-                if found != {task.tries}:
-                    lost = f"{run.run_id} has succeeded without try {task.tries} of stage {stage}: {found}"
+                if found != {counts}:
+                    lost = f"{run.run_id} has succeeded without attempt {counts} of stage {stage}: {found}"
                     self.problems.append(lost)
 
     def _look_at_store(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TaskGroup
@@ -13,7 +15,8 @@ from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitJobOperator
 from airflow_s3commit.operators.base import FAILURE, NO_OUTPUT
 from airflow_s3commit.protocol.inspect.jobs import latest_endings
-from airflow_s3commit.store.forwarding import CountingStore
+from airflow_s3commit.store.execute import one_by_one
+from airflow_s3commit.store.forwarding import CountingStore, ForwardingStore
 from tests.airflow.runs import commit, cut_commit_off, pending, set_up, visible, write_stage
 
 
@@ -228,6 +231,53 @@ def test_a_skipped_stage_does_not_silently_lose_another_s_output(store, context)
     # A retry, or a teardown after an abort by hand, finds no upload any more.
     with pytest.raises(AirflowFailException, match=r"refresh\.other"):
         group.teardown.execute(context)
+
+
+class AbortedMeanwhile(ForwardingStore):
+    """A store whose job somebody else aborts right before one of the calls."""
+
+    def __init__(self, store, reference, before: int) -> None:
+        super().__init__(store)
+        self.left, self.other = before, opened(store, reference)
+
+    def perform(self, calls):
+        """Make calls one by one."""
+        return one_by_one(self, calls)
+
+    def forward(self, verb, bucket, key, make):
+        """Make one call."""
+        self.left -= 1
+        if self.left == 0:
+            self.other.abort()
+        return make()
+
+
+def test_an_abort_meanwhile_loses_no_output_without_a_word(store, context, monkeypatch) -> None:
+    """An earlier try that was taken for dead may abort at any moment; the run fails all the same."""
+    for before in count(1):
+        reference = set_up(store)
+        write_stage(store, reference)
+        beside = AbortedMeanwhile(store, reference, before)
+        monkeypatch.setattr(S3CommitHook, "store", property(lambda self, beside=beside: beside))
+        group = Group(reference, context, **NOTHING_TO_DO, other="success")
+        with pytest.raises(AirflowFailException, match=r"refresh\.other"):
+            group.teardown.execute(context)
+        if beside.left > 0:
+            break
+    assert before > 10
+    assert pending(store) == []
+
+
+def test_a_damaged_seal_beside_a_skip_fails_the_run(store, context) -> None:
+    """Nothing tells that its stage wrote nothing; the job is aborted all the same."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    seal = opened(store, reference).stage_seal("spark_submit", "1")
+    store.put("lake", seal.location.removeprefix("s3://lake/"), b"?")
+    group = Group(reference, context, **NOTHING_TO_DO, other="success")
+    with pytest.raises(AirflowFailException, match=r"refresh\.other"):
+        group.teardown.execute(context)
+    assert pending(store) == []
 
 
 def test_output_of_an_earlier_try_alone_does_not_fail_a_run(store, context) -> None:
