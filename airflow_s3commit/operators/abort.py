@@ -116,8 +116,8 @@ class S3CommitAbortOperator(CommitStepOperator):
             )
         setups = {task.task_id for task in self.upstream_list if task.is_setup}
         succeeded = [name for name in states if name not in skipped and name not in setups]
-        # The uploads may come from an earlier try of a stage. An earlier try of this task, which may still run, or
-        # a user may have aborted those of stages that succeeded.
+        # The uploads may come from an earlier try of a stage. An earlier try of this task, which may still run,
+        # or a user may have aborted those of stages that succeeded.
         may_have_written = succeeded and (uploads or has_files or is_old)
         if may_have_written and job_id not in pulled(context, skipped, NO_OUTPUT):
             raise AirflowFailException(

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 from airflow.sdk import DAG, BaseOperator, TriggerRule
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from greenlet import getcurrent, greenlet
 
 from airflow_s3commit import Job, JobReference, MemoryStore, manifest_files, read_manifest, sweep, verify
-from airflow_s3commit.exceptions import OutcomeUnknown, S3CommitError, Unavailable
+from airflow_s3commit.exceptions import NoSuchKey, OutcomeUnknown, S3CommitError, Unavailable
+from airflow_s3commit.operators.commit import S3CommitPartOperator
 from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.steps.files import files_in
@@ -32,6 +35,8 @@ from airflow_s3commit.task_group import s3_commit_task_group
 from tests.airflow.runs import FLIGHTS, visible
 
 STAGES = ("one", "two")
+
+PARTS = 2
 
 _AT_ONCE, _AFTER_UPLOADS, _AFTER_SEAL = "fails at once", "fails after its uploads", "fails after its seal"
 _SKIPPED, _EMPTY = "is skipped", "writes nothing"
@@ -150,6 +155,53 @@ def write(job: Job, context: Any, stage: str, attempt: str, end: str) -> None:
         raise AirflowException(end)
 
 
+class Parts(BaseOperator):
+    """The mapped task of a commit's parts, of which one try does all in turn."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.job = self.conflicts = None
+
+    def execute(self, context: Any) -> None:
+        """Complete each part."""
+        given = {"job": self.job, "conflicts": self.conflicts, "parts": PARTS}
+        for part in range(PARTS):
+            S3CommitPartOperator(task_id=f"part_{part}", part=part, **given).execute(context)
+
+
+class Callback(BaseOperator):
+    """The call of a DAG's notifier for a run, as if it were a task."""
+
+    def __init__(self, *, notifier: Any, of_run: dict[str, Any], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.notifier, self.of_run = notifier, of_run
+
+    def execute(self, context: Any) -> None:
+        """Notify."""
+        self.notifier.notify(self.of_run)
+
+
+class AtOnce:
+    """A thread that runs when it starts: greenlets are of one thread."""
+
+    def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> None:
+        assert daemon
+        self.start = partial(target, *args)
+
+    def join(self, timeout: float) -> None:
+        """Do nothing: it has ended."""
+
+    def is_alive(self) -> bool:
+        """Return False."""
+        return False
+
+
+def outputs_of(context: Any, task_ids: Iterable[str], _: float, key: str = "return_value") -> list[Any]:
+    """Return XComs of a run's tasks, as Airflow gives them to a callback."""
+    found = (context["run"].tasks[name].xcoms for name in task_ids)
+    return [xcoms[key] for xcoms in found if key in xcoms]
+
+
 class Try:
     """A try of a task, which is held at its first call.
 
@@ -161,11 +213,13 @@ class Try:
         self.name, self.number = task.task_id, state.tries
         self.result: Any = None
         self.error: BaseException | None = None
-        operator = copy(task)
+        operator: Any = Parts(task_id=task.task_id) if isinstance(task, MappedOperator) else copy(task)
         context = self._context(operator)
         arguments = {"job": "setup", "conflicts": "resolve_conflicts", "stages": "stages"}
         if isinstance(getattr(operator, "stages", None), list):
-            operator.stages = [run.tasks[one.operator.task_id].xcoms.get("return_value") for one in operator.stages]
+            operator.stages = [
+                run.tasks[one.operator.task_id].xcoms.get("return_value") for one in operator.stages
+            ]
         for name, source in arguments.items():
             if hasattr(operator, name) and source in run.tasks and source != operator.task_id:
                 setattr(operator, name, run.tasks[source].xcoms.get("return_value"))
@@ -221,17 +275,18 @@ class Task:
 
 
 class Run:
-    """A DAG run; ``committed`` has, for each stage, the tries in the last commit that its task returned."""
+    """A DAG run."""
 
     def __init__(self, dag: DAG, number: int) -> None:
         self.dag, self.run_id, self.started = dag, f"r{number}", datetime(2026, 1, 1, number, tzinfo=UTC)
         self.tasks = {task.task_id: Task() for task in dag.tasks}
-        self.is_marked = False
-        self.committed: dict[str, set[int]] | None = None
+        self.is_marked = self.has_timed_out = False
 
     def ready(self) -> list[str]:
         """Return the tasks that may run now, after those that will not are marked so."""
         ready: list[str] = []
+        if self.has_timed_out:
+            return ready
         for task in self.dag.topological_sort():
             own = self.tasks[task.task_id]
             above = [self.tasks[name].state for name in task.upstream_task_ids]
@@ -281,16 +336,15 @@ class Life:
             "on_empty": draw.choice(["skip", "commit"]),
             "skipped_stages": draw.choice(["skip", "ignore"]),
             "audit": draw.choice([None, {"min_files": 0}]),
+            "parts": draw.choice([None, PARTS]),
             "prefix_group_id": False,
         }
         kinds = {name: draw.choice(["named", "unnamed", "spark", "spark"]) for name in STAGES}
         group = s3_commit_task_group("g", destination=FLIGHTS, kill_window=0, **options)
-        with DAG("nightly", schedule=None) as dag, group as commit:
+        with DAG("nightly", schedule=None, dagrun_timeout=timedelta(days=1)) as dag, group as commit:
             for name, kind in kinds.items():
                 writer = SparkWriter if kind == "spark" else Writer
-                commit.stage(
-                    writer(task_id=name, job=commit.job), name=name if kind == "named" else None
-                )
+                commit.stage(writer(task_id=name, job=commit.job), name=name if kind == "named" else None)
         self._dag = dag
         self.story.append(f"{options}, {kinds}")
 
@@ -324,6 +378,8 @@ class Life:
                 self._tell(one, "is killed")
                 one.gate.kill()
                 self._settle(one)
+        elif chance < 0.91:
+            self._time_out(draw.choice(self._runs))
         elif chance < 0.96:
             self._clear(draw.choice(self._runs))
         elif chance < 0.965:
@@ -340,17 +396,20 @@ class Life:
         run, name = self._draw.choice(ready)
         state = run.tasks[name]
         state.state, state.tries, state.xcoms = "running", state.tries + 1, {}
-        end, outage = self._draw.choice(_ENDS), range(0)
-        if self._draw.random() < self._outages:
-            first = self._draw.choice([1, 2, 3, 5, 8, 13, 20, 40])
-            outage = range(first, first + self._draw.choice([1, 2, 1_000]))
+        end = self._draw.choice(_ENDS)
         if end == _EMPTY:
             self._empty.add((run.run_id, name, state.tries))
-        gate = Gate(self.store, outage, self._draw.choice([Unavailable, OutcomeUnknown]), end)
-        one = Try(self._dag.task_dict[name], state, run, gate)
+        one = Try(self._dag.task_dict[name], state, run, self._gate(end))
         self._tries.append(one)
         self._tell(one, f"begins, {end}" if name in STAGES else "begins")
         self._settle(one)
+
+    def _gate(self, end: str) -> Gate:
+        outage = range(0)
+        if self._draw.random() < self._outages:
+            first = self._draw.choice([1, 2, 3, 5, 8, 13, 20, 40])
+            outage = range(first, first + self._draw.choice([1, 2, 1_000]))
+        return Gate(self.store, outage, self._draw.choice([Unavailable, OutcomeUnknown]), end)
 
     def _go_on(self) -> None:
         if self._tries:
@@ -372,8 +431,6 @@ class Life:
         if one.error is None:
             one.state.state = "success"
             one.state.xcoms |= {} if one.result is None else {"return_value": one.result}
-            if one.name == "commit":
-                self._note_commit(one)
         elif isinstance(one.error, AirflowSkipException | AirflowFailException):
             one.state.state = "skipped" if isinstance(one.error, AirflowSkipException) else "failed"
         else:
@@ -394,9 +451,27 @@ class Life:
         if self._draw.random() < 0.5:
             names |= {"setup", "abort"}
         self.story.append(f"{run.run_id}: cleared are {sorted(names)}")
+        run.has_timed_out = False
         for name in names:
             self._set(run, name, None)
             run.tasks[name].retries = 2
+
+    def _time_out(self, run: Run) -> None:
+        """End a run at its time limit, as Airflow does: no teardown runs, but the DAG's callback."""
+        if {task.state for task in run.tasks.values()} <= _ENDED:
+            return
+        self.story.append(f"{run.run_id}: its time is over")
+        run.has_timed_out = True
+        for name, task in run.tasks.items():
+            if task.state not in _ENDED:
+                self._set(run, name, "skipped")
+        (notifier,) = self._dag.on_failure_callback
+        context = {"dag": self._dag, "run_id": run.run_id, "reason": "timed_out", "run": run}
+        callback = Callback(task_id="callback", notifier=notifier, of_run=context)
+        one = Try(callback, Task(), run, self._gate(""))
+        one.is_known = False
+        self._tries.append(one)
+        self._settle(one)
 
     def _mark(self, run: Run) -> None:
         name, state = self._draw.choice(list(run.tasks)), self._draw.choice(["success", "failed"])
@@ -427,28 +502,35 @@ class Life:
         self.story.append(f"a sweep of all older than {older_than}")
         sweep(self.store, FLIGHTS, older_than=older_than, dry_run=False, threads=0, new_id=self.new_id)
 
-    def _note_commit(self, one: Try) -> None:
-        manifest = read_manifest(self.store, FLIGHTS, one.result["job_id"])
-        tries: defaultdict[str, set[int]] = defaultdict(set)
+    def _committed(self, run: Run) -> dict[str, set[int]]:
+        """Return, for each stage, the attempts of it that the run's job has committed."""
+        found = [run.tasks[name].xcoms.get("return_value") for name in ("commit", "setup")]
+        job_id = next(one["job_id"] for one in found if one is not None)
+        try:
+            manifest = read_manifest(self.store, FLIGHTS, job_id)
+        except NoSuchKey:
+            return {}
+        attempts: defaultdict[str, set[int]] = defaultdict(set)
         for file in manifest_files(self.store, manifest):
-            run_id, stage, number, _ = file.key.rpartition("/")[2].split("-", 3)
-            tries[stage].add(int(number))
-            if run_id != one.run.run_id:
-                self.problems.append(f"{one.run.run_id} has committed a file of {run_id}")
-        one.run.committed = tries
+            run_id, stage, attempt, _ = file.key.rpartition("/")[2].split("-", 3)
+            attempts[stage].add(int(attempt))
+            if run_id != run.run_id:
+                self.problems.append(f"{run.run_id} has committed a file of {run_id}")
+        return attempts
 
     def _look_at_runs(self) -> None:
         for run in self._runs:
             commit = run.tasks["commit"].state
             if run.is_marked or not run.has_succeeded or commit not in ("success", "skipped"):
                 continue
+            committed = self._committed(run)
             for stage in STAGES:
                 task = run.tasks[stage]
                 output = task.xcoms.get("return_value")
                 counts = int(output["stage_attempt"]) if output else task.tries
                 if task.state != "success" or (run.run_id, stage, counts) in self._empty:
                     continue
-                found = (run.committed or {}).get(stage, set())
+                found = committed.get(stage, set())
                 if found != {counts}:
                     lost = f"{run.run_id} has succeeded without attempt {counts} of stage {stage}: {found}"
                     self.problems.append(lost)
@@ -464,7 +546,7 @@ class Life:
         live = {file.key for file in files_in(self.store, home, table.sources, table.live)}
         if odd := live ^ {*visible(self.store)}:
             self.problems.append(f"{min(odd)} is in the log or in the listing alone")
-        if not verify(self.store, FLIGHTS).sound:
+        if keys and not verify(self.store, FLIGHTS).sound:
             self.problems.append("verify finds faults")
 
     def _tell(self, one: Try, what: str) -> None:

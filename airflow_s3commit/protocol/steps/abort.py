@@ -153,9 +153,9 @@ def _published(context: JobContext) -> Iterator[ObjectToDelete]:
     """Yield the objects that a commit of the job completed, and that no entry of the log names.
 
     Only sealed files are completed, so without a seal there are none. A name with the job's id is not enough:
-    files that were copied here with a dataset keep their names. They carry another destination, or the first
-    entry lists them. Those of Spark's own writers carry nothing: they need the job's record or seal as well,
-    which name this destination.
+    files that were copied here with a dataset keep their names. Such copies carry another destination, or the
+    first entry lists them. Objects of Spark's own writers carry nothing: they count as the job's only if its
+    record or its seal, which name this destination, can be read.
     """
     try:
         seal = find_seal(context)
