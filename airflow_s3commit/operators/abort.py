@@ -69,8 +69,7 @@ class S3CommitAbortOperator(CommitStepOperator):
         """Return if the job is committed; otherwise abort it, and fail unless there was nothing to do."""
         job = self.opened_job()
         place, job_id = job.reference.destination, job.reference.job_id
-        uploads, first, states, state = None, "", dict[str, str](), job.state()
-        skipped, has_files = list[str](), False
+        uploads, first, states, state, has_files = None, "", dict[str, str](), job.state(), False
         if state is None or state.state != "committed":
             group_id = getattr(self.task_group, "group_id", None)
             states = {} if group_id is None else states_of(context, task_group_id=group_id)
@@ -89,8 +88,7 @@ class S3CommitAbortOperator(CommitStepOperator):
                 # Stages were cleared alone, or a user has marked tasks as successful.
                 first = "No commit ran: clear all stages together with the tasks after them"
             why = first or "a task was skipped, or did not run"
-            skipped = [name for name, ended in states.items() if ended == "skipped"]
-            if skipped and not first:
+            if "skipped" in states.values() and not first:
                 # In this order: nobody removes what the stages have sealed before the job has ended.
                 has_files, state = _has_files(job), job.state()
             with suppress(AlreadyCommitted):
@@ -107,6 +105,7 @@ class S3CommitAbortOperator(CommitStepOperator):
         count_abort(place, uploads)
         report = {"job_id": job_id, "state": "aborted", "uploads": uploads}
         context["ti"].xcom_push(key="abort_report", value=report)
+        skipped = [name for name, ended in states.items() if ended == "skipped"]
         is_old = state is not None and state.state == "aborted"
         if not skipped or not {*states.values()} <= {"skipped", "success"}:
             advice = " It had ended before: clear setup too, with all that is downstream." if is_old else ""
@@ -116,8 +115,8 @@ class S3CommitAbortOperator(CommitStepOperator):
             )
         setups = {task.task_id for task in self.upstream_list if task.is_setup}
         succeeded = [name for name in states if name not in skipped and name not in setups]
-        # The uploads may come from an earlier try of a stage. An earlier try of this task, which may still run,
-        # or a user may have aborted those of stages that succeeded.
+        # The uploads may come from an earlier try of a stage. An earlier try of this task, which may still
+        # run, or a user may have aborted those of stages that succeeded.
         may_have_written = succeeded and (uploads or has_files or is_old)
         if may_have_written and job_id not in pulled(context, skipped, NO_OUTPUT):
             raise AirflowFailException(

@@ -60,10 +60,9 @@ PLACE_METADATA = "s3commit-place"
 #: * ``name``: its file name has the job's id (`owner_of`);
 #: * ``record``: a record of the job names this upload, or for an object the ETag that follows from its parts;
 #: * ``metadata``: the object carries the job's id;
-#: * ``plan``: the job's plan names it, by key and ETag;
-#: * ``release``: an entry of the log has released it;
+#: * ``entry``: an entry of the log takes or releases it, by key and ETag;
 #: * ``staging``: it is in the job's staging.
-Proof: TypeAlias = Literal["writer", "name", "record", "metadata", "plan", "release", "staging"]
+Proof: TypeAlias = Literal["writer", "name", "record", "metadata", "entry", "staging"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ def why_not(layout: Layout, record: JobRecord | None, thing: Thing) -> str | Non
         return None
     if not is_data(relative):
         return f"{_uri(thing)} is no data file: readers do not see it"
-    return None if thing.proof in ("plan", "release") else _why_not_output(layout, record, thing)
+    return None if thing.proof == "entry" else _why_not_output(layout, record, thing)
 
 
 def _why_not_output(layout: Layout, record: JobRecord | None, thing: Thing) -> str | None:
@@ -270,11 +269,7 @@ def _is_pending(store: ObjectStore, upload: PendingUpload) -> bool:
     return True
 
 
-def delete_objects(
-    context: JobContext,
-    doomed: Iterable[ObjectToDelete],
-    proof: Literal["record", "metadata", "plan", "release"],
-) -> int:
+def delete_objects(context: JobContext, doomed: Iterable[ObjectToDelete], proof: Proof) -> int:
     """Delete the job's objects that still have their ETags, and return how many.
 
     Sends a thousand per request, a few requests concurrently; retries objects that the store was too busy

@@ -117,7 +117,7 @@ def _finish(context: JobContext, entry: Entry, known: Known) -> None:
             publish(context, entry, table.copy())
         left = table.apply(entry, "")
     if takes and not commit.retain:
-        deleted = delete_objects(context, _doomed(context, commit, left), "plan")
+        deleted = delete_objects(context, _doomed(context, commit, left), "entry")
         if deleted:
             logger.info("%s: deleted %d replaced objects", context.name, deleted)
     # After the deletions: the markers say that they are done.

@@ -320,7 +320,7 @@ def is_over(retained: Retained, age: float) -> bool:
 
 def _delete_freed(context: JobContext, table: Table) -> int:
     doomed = (ObjectToDelete(info.key, info.etag) for info in freed_objects(context, table))
-    return delete_objects(context, doomed, "release")
+    return delete_objects(context, doomed, "entry")
 
 
 def _strays(context: JobContext) -> dict[str, list[ObjectInfo]]:

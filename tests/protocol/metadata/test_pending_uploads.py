@@ -468,9 +468,9 @@ def test_objects_that_changed_are_left_and_counted() -> None:
     lake.put({"a": b"1", "b": b"2"})
     etag = lake.store.head(BUCKET, f"{ROOT}a").etag
     doomed = [ObjectToDelete(f"{ROOT}a", etag), ObjectToDelete(f"{ROOT}b", "0" * 32)]
-    assert delete_objects(lake.context(), doomed, "plan") == 1
+    assert delete_objects(lake.context(), doomed, "entry") == 1
     assert set(lake.data()) == {"b"}
-    assert delete_objects(lake.context(), [], "plan") == 0
+    assert delete_objects(lake.context(), [], "entry") == 0
 
 
 def test_a_delete_that_the_store_refuses_is_an_error() -> None:
@@ -483,7 +483,7 @@ def test_a_delete_that_the_store_refuses_is_an_error() -> None:
             self.store.delete_many = lambda *_: [failure]  # type: ignore[method-assign]
 
     with pytest.raises(StoreRejected, match=f"{ROOT}a: AccessDenied no"):
-        delete_objects(Stubborn().context(), [ObjectToDelete(f"{ROOT}a")], "plan")
+        delete_objects(Stubborn().context(), [ObjectToDelete(f"{ROOT}a")], "entry")
 
 
 class Busy(MemoryStore):
@@ -520,7 +520,7 @@ def test_objects_that_a_busy_store_left_are_deleted_again() -> None:
     """Objects that a bulk delete left because the store was busy are deleted after a pause."""
     lake, store, doomed = busy_lake(2, 8)
     context = replace(lake.context(), store=store)
-    assert delete_objects(context, iter(doomed), "plan") == 8
+    assert delete_objects(context, iter(doomed), "entry") == 8
     assert store.sizes == [8, 4, 2]
     assert list(store.list_objects(BUCKET, "")) == []
 
@@ -551,19 +551,19 @@ def test_a_store_that_stays_busy_is_an_error(code: str, kind: type[Exception]) -
     """A store that is always too busy ends the deletion with an error that names the next action."""
     lake, store, doomed = busy_lake(100, 4096, code)
     with pytest.raises(kind, match="run the step again"):
-        delete_objects(replace(lake.context(), store=store), doomed, "plan")
+        delete_objects(replace(lake.context(), store=store), doomed, "entry")
 
 
 def test_the_last_pause_is_followed_by_a_last_try() -> None:
     """However busy the store is, there is one pause between two tries, and none after the last."""
     lake, store, doomed = busy_lake(100, 1_000)
     with pytest.raises(Unavailable):
-        delete_objects(replace(lake.context(), store=store), doomed, "plan")
+        delete_objects(replace(lake.context(), store=store), doomed, "entry")
     assert len(store.sizes) == len(lake.clock.slept) + 1
 
 
 def test_any_number_is_deleted_a_thousand_at_a_time() -> None:
     """Bulk deletes name a thousand objects, however many there are."""
     lake, store, doomed = busy_lake(0, 5_500)
-    assert delete_objects(replace(lake.context(), store=store), iter(doomed), "plan") == 5_500
+    assert delete_objects(replace(lake.context(), store=store), iter(doomed), "entry") == 5_500
     assert store.sizes == [1000] * 5 + [500]

@@ -193,7 +193,7 @@ def test_bulk_deletes_that_ignore_etags_are_found_out_in_time() -> None:
     old = store.put(BUCKET, f"{ROOT}dt=1/old", b"old").etag
     store.put(BUCKET, f"{ROOT}dt=1/changed", b"new")
     doomed = [ObjectToDelete(f"{ROOT}dt=1/old", old), ObjectToDelete(f"{ROOT}dt=1/changed", old)]
-    assert delete_objects(replace(lake.context(), store=store), doomed, "plan") == 1
+    assert delete_objects(replace(lake.context(), store=store), doomed, "entry") == 1
     assert [info.key for info in store.list_objects(BUCKET, "")] == [f"{ROOT}dt=1/changed"]
 
 

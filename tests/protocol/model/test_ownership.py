@@ -31,7 +31,7 @@ NO_NAME = f"{ROOT}dt=1/part-0.parquet"
 
 
 @each("record", [OWN, ADOPTED, None])
-@each("proof", [proof for proof in PROOFS if proof not in ("writer", "plan", "release")])
+@each("proof", [proof for proof in PROOFS if proof not in ("writer", "entry")])
 @each("kind", ["upload", "object"])
 def test_output_is_known_by_its_name(kind: Any, proof: Any, record: JobRecord | None) -> None:
     """A file with the job's id in its name is the job's; of an adopted job also what a record of it names."""
