@@ -187,8 +187,10 @@ def _columns(spark: SparkSession, table: Table, schemas: Sequence[tuple[str, Wri
     merged = table_schema(table, schemas, str if has_case else str.lower)
     known: dict[str, StructField] = {}
     for _, schema in schemas:
-        written = (schema.files.metadata or {}).get(ROW_METADATA.encode())
-        for column in StructType.fromJson(json.loads(written)).fields if written is not None else ():
+        noted = StructType()
+        with suppress(ValueError, LookupError, TypeError):  # none, or a damaged one, which Spark ignores too
+            noted = StructType.fromJson(json.loads((schema.files.metadata or {})[ROW_METADATA.encode()]))
+        for column in noted:
             # A column that was widened has its widest type.
             own, all_ = (found.get_field_index(column.name) for found in (schema.files, merged))
             if min(own, all_) >= 0 and schema.files.field(own).type == merged.field(all_).type:

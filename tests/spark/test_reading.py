@@ -16,6 +16,7 @@ from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.reader import UnreadableFiles, UnreadablePartitions, dataset
 from airflow_s3commit.spark import read_table, register_partitions
+from airflow_s3commit.tables.columns import ROW_METADATA
 from tests.spark.conftest import Lake, fill
 
 if TYPE_CHECKING:
@@ -219,6 +220,20 @@ def test_the_columns_are_those_of_all_commits(spark: SparkSession, lake: Lake) -
     fill(spark.sql("select 'text' as id, 3 as p"), lake, partitionBy="p")
     with pytest.raises(UnreadableFiles, match=r"'id' of .* is int64 in files of .* and string in files of"):
         read_table(spark, lake.uri)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"no JSON", b"[]", b"{}", b'{"fields":[{"name":"id","type":1}]}'])
+def test_a_damaged_note_of_spark_in_a_footer_is_ignored(
+    spark: SparkSession, lake: Lake, damaged: bytes
+) -> None:
+    """The columns are those of the file, as Spark itself reads it."""
+    file, noted = io.BytesIO(), pa.schema([("id", pa.int32())], metadata={ROW_METADATA: damaged})
+    pq.write_table(pa.table({"id": [4]}, schema=noted), file)
+    with write_job(lake.uri, store=lake.store) as job, job.open("x.parquet") as out:
+        out.write(file.getvalue())
+    found = read_table(spark, lake.uri)
+    assert (found.dtypes, found.collect()) == ([("id", "int")], [(4,)])
+    assert spark.read.parquet(lake.uri.replace("s3:", "s3a:")).collect() == [(4,)]
 
 
 def test_case_makes_no_other_column(spark: SparkSession, lake: Lake) -> None:
