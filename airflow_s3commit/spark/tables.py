@@ -226,9 +226,8 @@ def _partitions(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> d
         found[column.name] = StructField(column.name, _spark_type(column.type))
         if (kind := recorded.get(column.name, _UNKNOWN)) != _UNKNOWN:
             with suppress(ValueError):  # it is a type that Spark lacks
-                found[column.name] = StructField.fromJson(
-                    {"name": column.name, "type": kind, "nullable": True, "metadata": {}}
-                )
+                field = {"name": column.name, "type": kind, "nullable": True, "metadata": {}}
+                found[column.name] = StructField.fromJson(field)
     return found
 
 
@@ -242,11 +241,10 @@ def _nullable(schema: StructType) -> StructType:
 class _Source:
     """Spark's own reader of some files.
 
-    Spark reads a directory by the log in it if there is one, as a streaming query leaves it: a line for each
-    file. Such a log is made here on the driver's disk, and Spark reads it at once; so it neither lists the
-    files nor looks at them before a task opens one. In three cases Spark's reader gets the paths: Spark
-    Connect has no such disk, a session may ignore such logs, and for a log elsewhere Spark takes elements
-    ``name=value`` of the table's own path for partitions.
+    Spark reads a directory by a log in it, as a streaming query leaves one: a line per file. Such a log is
+    made on the driver's disk and read at once, so files are neither listed nor opened before a task does it.
+    Spark's reader gets paths instead under Spark Connect, which has no such disk; in a session that ignores
+    such logs; and if the table's own path has ``name=value``, which Spark would take for a partition.
     """
 
     spark: SparkSession
