@@ -319,11 +319,8 @@ def _delete_batch(context: JobContext, bucket: str, doomed: list[ObjectToDelete]
             logger.warning("%s: left %s, which was changed by someone else", context.name, failure.key)
         elif failure.code not in _BUSY:
             where = join_uri(bucket, failure.key)
-            raise StoreRejected(
-                f"{context.name}: could not delete {where}: {failure.code} {failure.message}; run the"
-                f" step again",
-                code=failure.code,
-            )
+            why = f"{failure.code} {failure.message}; run the step again"
+            raise StoreRejected(f"{context.name}: could not delete {where}: {why}", code=failure.code)
     return failures
 
 
