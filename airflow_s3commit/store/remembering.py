@@ -63,7 +63,8 @@ class RememberingStore(ForwardingStore):
         found = self._known.pop((bucket, key), None)
         info = super().head(bucket, key)
         if found is not None and found.info.etag == info.etag:
-            self._known[bucket, key] = found
+            # Another thread may have written it meanwhile.
+            self._known.setdefault((bucket, key), found)
         return info
 
     def put(self, bucket: str, key: str, body: bytes, **options: Any) -> Written:

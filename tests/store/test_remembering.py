@@ -8,8 +8,8 @@ import pytest
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed
-from airflow_s3commit.store.base import DeleteMany, Get, Head, ObjectToDelete
-from airflow_s3commit.store.forwarding import CountingStore
+from airflow_s3commit.store.base import DeleteMany, Get, Head, ObjectInfo, ObjectToDelete
+from airflow_s3commit.store.forwarding import CountingStore, ForwardingStore
 from airflow_s3commit.store.remembering import RememberingStore
 
 
@@ -156,3 +156,18 @@ def test_what_was_swapped_is_believed_until_a_swap_is_refused(counted: CountingS
     with pytest.raises(PreconditionFailed):
         store.put("lake", "t/_SUCCESS", b"4", if_match=second.etag)
     assert store.get("lake", "t/_SUCCESS").body == b"3"
+
+
+def test_a_head_does_not_bring_back_what_was_swapped_meanwhile() -> None:
+    """Another thread's write between a HEAD and its answer is what a read returns."""
+
+    class Swapping(ForwardingStore):
+        def head(self, bucket: str, key: str) -> ObjectInfo:
+            info = self.inner.head(bucket, key)
+            store.put(bucket, key, b"2", if_match=info.etag)
+            return info
+
+    store = RememberingStore(Swapping(MemoryStore()))
+    store.put("lake", "a", b"1", if_none_match=True)
+    store.head("lake", "a")
+    assert store.get("lake", "a").body == b"2"
