@@ -100,7 +100,7 @@ def read_table(
 
     The log is read at the address that the session has in ``spark.s3commit.endpoint.*``, or else for S3A,
     with credentials from boto3's chain. Spark lists no files. In Spark Connect, and for partitions of a
-    table whose own path has an element ``name=value``, it sends three requests for each file, in one task.
+    table whose own path has an element ``name=value``, it sends three requests per file, in a task each.
 
     Args:
         spark: The session, classic or Spark Connect, with S3A.
