@@ -93,7 +93,7 @@ def write_job(
     if conflict_mode is not None:
         options = JobOptions(**{**asdict(options), "conflict_mode": conflict_mode})
     if generation is not None:
-        # Kept with the job, so that whoever finishes an interrupted commit goes by it too.
+        # Kept with the job, so that a process that finishes the commit goes by it too.
         facts[MADE_FROM] = str(generation)
     job = Job.setup(
         _reached(store), destination, options=options, name=name, context=facts, clock=clock, alone="writer"

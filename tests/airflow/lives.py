@@ -29,9 +29,8 @@ from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.store.execute import one_by_one
-from airflow_s3commit.store.forwarding import ForwardingStore
 from airflow_s3commit.task_group import s3_commit_task_group
+from airflow_s3commit.testing import FaultyStore, StoreCall
 from tests.airflow.runs import FLIGHTS, visible
 
 STAGES = ("one", "two")
@@ -54,16 +53,16 @@ class Killed(BaseException):
     """The process of a try was killed."""
 
 
-class Gate(ForwardingStore):
+class Gate(FaultyStore):
     """The store of one try, which runs in a greenlet: it lets so many calls pass, and then holds the try.
 
     ``outage`` has the numbers of the calls that fail; ``end`` is how a stage's try ends.
     """
 
     def __init__(self, store: MemoryStore, outage: range, error: type[S3CommitError], end: str) -> None:
-        super().__init__(store)
+        super().__init__(store, before=self._pass)
         self._outage, self._error, self.end = outage, error, end
-        self._calls = self._allowed = 0
+        self._passed = self._allowed = 0
         self._is_killed = False
         self._life = getcurrent()
 
@@ -88,21 +87,14 @@ class Gate(ForwardingStore):
         """Whether the try has ended."""
         return bool(self._try.dead)
 
-    def perform(self, calls: Any) -> Any:
-        """Make calls one by one."""
-        return one_by_one(self, calls)
-
-    def forward(self, verb: str, bucket: str, key: str, make: Callable[[], Any]) -> Any:
-        """Make a call when it may pass; of a listing all at once."""
-        while self._calls >= self._allowed and not self._is_killed:
+    def _pass(self, _: StoreCall) -> None:
+        while self._passed >= self._allowed and not self._is_killed:
             self._life.switch()
         if self._is_killed:
             raise Killed
-        self._calls += 1
-        if self._calls in self._outage:
+        self._passed += 1
+        if self._passed in self._outage:
             raise self._error("the store is away")
-        result = make()
-        return iter(list(result)) if verb.startswith("list_") else result
 
 
 class Writer(BaseOperator):
@@ -114,34 +106,27 @@ class Writer(BaseOperator):
 
     def execute(self, context: Any) -> None:
         """Write, and end as it was drawn."""
-        attempt, end = str(context["ti"].try_number), here.store.end
-        if end == _AT_ONCE:
-            raise RuntimeError(end)
-        if end == _SKIPPED:
-            raise AirflowSkipException(end)
-        job = Job.at(here.store, JobReference.from_dict(self.job))
-        write(job, context, self.task_id, attempt, end)
+        write(self.job, context, self.task_id, str(context["ti"].try_number))
 
 
 class SparkWriter(S3CommitSparkSubmitOperator):
     """A stage of Spark, whose application is a function in this process."""
 
     def _run_application(self, context: Any) -> None:
-        attempt, end = str(self._stage_attempt), here.store.end
-        if end == _AT_ONCE:
-            raise AirflowException(end)
-        if end == _SKIPPED:
-            raise AirflowSkipException(end)
-        job = Job.at(here.store, JobReference.from_dict(self.job))
-        write(job, context, self.task_id, attempt, end)
+        write(self.job, context, self.task_id, str(self._stage_attempt))
 
     def _sparks_defaults(self) -> dict[str, str]:
         return {}
 
 
-def write(job: Job, context: Any, stage: str, attempt: str, end: str) -> None:
+def write(reference: Any, context: Any, stage: str, attempt: str) -> None:
     """Write a stage attempt, two tasks with a file each, and end as it was drawn."""
-    committed, name = [], f"{context['run_id']}-{stage}-{attempt}"
+    end, name = here.store.end, f"{context['run_id']}-{stage}-{attempt}"
+    if end == _AT_ONCE:
+        raise AirflowException(end)
+    if end == _SKIPPED:
+        raise AirflowSkipException(end)
+    job, committed = Job.at(here.store, JobReference.from_dict(reference)), []
     for task in ("00000", "00001"):
         with job.task_attempt(stage, attempt, task, "0", threads=0) as writing:
             if end != _EMPTY:

@@ -15,8 +15,8 @@ from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitJobOperator
 from airflow_s3commit.operators.base import FAILURE, NO_OUTPUT
 from airflow_s3commit.protocol.inspect.jobs import latest_endings
-from airflow_s3commit.store.execute import one_by_one
-from airflow_s3commit.store.forwarding import CountingStore, ForwardingStore
+from airflow_s3commit.store.forwarding import CountingStore
+from airflow_s3commit.testing import FaultyStore
 from tests.airflow.runs import commit, cut_commit_off, pending, set_up, visible, write_stage
 
 
@@ -233,36 +233,23 @@ def test_a_skipped_stage_does_not_silently_lose_another_s_output(store, context)
         group.teardown.execute(context)
 
 
-class AbortedMeanwhile(ForwardingStore):
-    """A store whose job somebody else aborts right before one of the calls."""
-
-    def __init__(self, store, reference, before: int) -> None:
-        super().__init__(store)
-        self.left, self.other = before, opened(store, reference)
-
-    def perform(self, calls):
-        """Make calls one by one."""
-        return one_by_one(self, calls)
-
-    def forward(self, verb, bucket, key, make):
-        """Make one call."""
-        self.left -= 1
-        if self.left == 0:
-            self.other.abort()
-        return make()
-
-
 def test_an_abort_meanwhile_loses_no_output_without_a_word(store, context, monkeypatch) -> None:
     """An earlier try that was taken for dead may abort at any moment; the run fails all the same."""
     for before in count(1):
         reference = set_up(store)
         write_stage(store, reference)
-        beside = AbortedMeanwhile(store, reference, before)
+        beside = FaultyStore(store)
+
+        def abort(_, *, beside=beside, before=before, reference=reference) -> None:
+            if len(beside.calls) == before:
+                opened(store, reference).abort()
+
+        beside.before = abort
         monkeypatch.setattr(S3CommitHook, "store", property(lambda self, beside=beside: beside))
         group = Group(reference, context, **NOTHING_TO_DO, other="success")
         with pytest.raises(AirflowFailException, match=r"refresh\.other"):
             group.teardown.execute(context)
-        if beside.left > 0:
+        if len(beside.calls) < before:
             break
     assert before > 10
     assert pending(store) == []

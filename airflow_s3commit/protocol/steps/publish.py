@@ -2,7 +2,7 @@
 
 A version follows from the log alone, as receipts do, and is written right after its entry: before it the
 files that the entry adds are there, after it those that the entry takes are deleted. So the newest version
-names no file that is missing. Whoever creates an entry first writes the version of the newest one.
+names no file that is missing. A process that creates an entry first writes the newest one's version.
 
 What a commit changes is what enters and leaves the table with its entry, by partition. That one rule serves
 an append, a replace, a rollback and a compaction, and needs no lists of files but those of what changes.

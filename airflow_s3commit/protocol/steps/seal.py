@@ -334,8 +334,8 @@ def seal(
 def _end_again(context: JobContext, end: Entry) -> None:
     """Do again what follows the end of a job.
 
-    A commit may have used the seal although it came late. Whoever undoes that commit needs the seal to find
-    its objects, and looks only once; so the seal is not withdrawn, but removed with the rest.
+    A commit may have used the seal although it came late. A process that undoes it needs the seal to find
+    the commit's objects, and looks only once; so the seal is not withdrawn, but removed with the rest.
     """
     if end.kind == "commit":
         finish(context, end)

@@ -283,7 +283,7 @@ def refuse_ended(context: JobContext, end: Entry | None) -> None:
 def refusing_ended(context: JobContext) -> Iterator[None]:
     """Raise that the job has ended, as `load_job`, instead of an error that only follows from its end.
 
-    Whoever ends a job writes its receipt before it removes anything of it.
+    A process that ends a job writes its receipt before it removes anything of it.
     """
     try:
         yield
