@@ -102,7 +102,8 @@ class Job:
         Args:
             destination: URI of the dataset's directory, ``s3://bucket/prefix/``, or a `Destination`.
             options: How the job commits; by default ``partitioned`` with conflict mode ``fail``.
-            job_id: The job's id: a UUID in lower case with hyphens; random by default.
+            job_id: The job's id: a UUID in lower case with hyphens; random by default. No two jobs may share
+                one, on different destinations either: their stagings could be the same.
             name: A display name. It is kept in the context, and shown wherever the job is.
             context: Facts of the orchestrator to keep with the job, such as DAG and run.
             alone: ``driver`` if this process starts all writers of the job, and ends the job itself: then it

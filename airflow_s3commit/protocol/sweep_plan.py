@@ -18,7 +18,7 @@ from airflow_s3commit._format import Column, age, several, size, some
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.hadoop.jobs import HadoopJob, Verdict, classify, find_hadoop_job
 from airflow_s3commit.protocol.inspect.jobs import claims_of_hadoop
-from airflow_s3commit.protocol.metadata.context import JobContext, has_object, new_uuid
+from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.store_check import has_true_upload_times, probe_time, read_time
@@ -337,11 +337,12 @@ class Planner:
                 # A job on another directory may have chosen this one for its staging.
                 return "its staging has a damaged record, or one of another destination: look, and abort it"
             keys += (upload.destinationKey for upload in recorded if upload is not None)
-        if not keys and not found.layout.is_below_destination:
+        if not keys:
             return f"no record shows that it is a job on {home.uri}"
         for place in directories_above(home.bucket, keys):
             records = (job_key(place, found.job_id), receipt_key(place, found.job_id))
-            if any(has_object(store, place.bucket, key) for key in records):
+            # Listed, because a role that is limited to the destination must not ask for what lies above.
+            if any(info.key == key for key in records for info in store.list_objects(place.bucket, key)):
                 return f"it is a job on {place.uri}: sweep that"
         is_dated = found.records or found.objects or self._times_are_true
         return "" if is_dated else f"nobody knows it, but {_UNDATED}"

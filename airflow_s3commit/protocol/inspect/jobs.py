@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_s3commit._format import Column, age, number, size
-from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidRecord, NoSuchJob, Refused
+from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidRecord, NoSuchBucket, NoSuchJob, Refused
 from airflow_s3commit.protocol.hadoop.jobs import Status, classify, find_hadoop_job
 from airflow_s3commit.protocol.inspect.verify_job import PendingReport, verify_pending
 from airflow_s3commit.protocol.metadata.context import JobContext, fetch_listed
@@ -230,7 +230,7 @@ def _summaries(store: ObjectStore, destination: Destination, jobs: Collection[Fo
             continue
         try:
             yield _unended(JobContext(store, found.layout, record=record), found, known)
-        except InvalidRecord as error:
+        except (InvalidRecord, NoSuchBucket) as error:
             yield replace(known, problem=known.problem or str(error))
 
 

@@ -361,7 +361,7 @@ class LogCheck:
         return wrong
 
     def _compare_versions(self) -> None:
-        """Compare the versions of the Delta table with their entries: only the newest one may be missing."""
+        """Compare the versions of the Delta table with their entries. The newest waits for its job."""
         if not self._versions:
             return
         home, hint = self.destination, last_checkpoint(self.store, self.destination)
@@ -391,8 +391,10 @@ class LogCheck:
                 pieces = [outcome.body] if isinstance(outcome, Fetched) else self._pieces(keys[version])
                 if says := _wrong_version(pieces, *self._versions[version]):
                     self._add(keys[version], says, _FOREIGN_VERSION)
-        for version in sorted(missing - {newest}):
-            self._add(version_key(home, version), "is missing", _VERSION, self._versions[version][0])
+        done = {one.number for job_id, one in self.ended.items() if job_id not in self.unfinished}
+        for number, version in ((self._versions[version][0], version) for version in sorted(missing)):
+            if version < newest or number in done:
+                self._add(version_key(home, version), "is missing", _VERSION, number)
 
     def _pieces(self, key: str) -> Iterator[bytes]:
         bucket, info = self.destination.bucket, self.store.head(self.destination.bucket, key)
@@ -442,7 +444,7 @@ def _is_entry(outcome: object) -> bool:
 _NO_ENTRY = Cure("restore it from a version of the object or a backup: until then nobody can commit")
 _COPY = Cure("remove _s3commit/ from the copy: its next job lists the files and begins a log")
 _CUT = Cure("compare the log with a backup: entries are gone, or another log was put in its place")
-_NO_LIST = Cure("restore it from a version of the object or a backup, or let a job replace its partitions")
+_NO_LIST = Cure("restore it from a version of the object or a backup, or replace its partitions with retain")
 _CHECKPOINT = Cure("run s3commit repair; readers pass it over", "checkpoint", harmless=True)
 _CHECKPOINT_READ = Cure("run s3commit repair; until then readers believe it", "checkpoint")
 _RECEIPT = Cure("run s3commit repair: late tasks and setups of the job go by it", "receipt")

@@ -170,7 +170,7 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
             # A store accepts any text here, but boto3 could then not parse responses about the object.
             try:
                 parsedate_to_datetime(lowered["expires"])
-            except ValueError:
+            except (ValueError, OverflowError):
                 raise InvalidOption(
                     f"header 'expires': {lowered['expires'][:80]!r} is no HTTP date"
                 ) from None

@@ -272,8 +272,8 @@ class Table:
 
     @property
     def left(self) -> list[Retained]:
-        """What left the table and may be in place: what is retained, then what is freed."""
-        return [*self.retained.values(), *self.freed.values()]
+        """What left the table and may be in place: what is freed, then what is retained, which is newer."""
+        return [*self.freed.values(), *self.retained.values()]
 
     def copy(self) -> Table:
         """Return a table that entries can be applied to without changing this one."""

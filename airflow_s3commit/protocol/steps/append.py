@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext, create_record
 from airflow_s3commit.protocol.model.codec import PROSE
 from airflow_s3commit.protocol.model.destination import Destination, directories_above, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position, Removal
-from airflow_s3commit.protocol.model.layout import entry_key, owner_of, partition_of
+from airflow_s3commit.protocol.model.layout import OPEN_JOBS, entry_key, owner_of, partition_of
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Commit, Entry, Table, UnownedObject
 from airflow_s3commit.protocol.steps.files import unowned_objects
@@ -81,22 +81,30 @@ def decide(
         if pieces or unowned:
             raise not_empty(context, min(pieces) if pieces else unowned[0].key)
         return NOTHING
-    named = [one.key for one in unowned if owner_of(one.key) is not None]
+    named = [one.key for one in unowned]
     refuse_tables(context, directories_above(context.bucket, named), named)
     others = Counts(files=len(unowned), bytes=sum(one.size for one in unowned), rows=None)
-    replaced = replace(table.counts_of(pieces).plus(others).without_columns(), rows=None)
-    return Taken(takes, pieces, unowned, replaced)
+    return Taken(takes, pieces, unowned, table.counts_of(pieces).plus(others))
 
 
 def refuse_tables(context: JobContext, places: Iterable[Destination], keys: Collection[str]) -> None:
-    """Raise `InvalidDestination` if a table at another of these places has files in a key's partition."""
+    """Raise `InvalidDestination` if a table at another of these places has files in a key's partition.
+
+    Or if an open job of that table is named in a key: its commit may be under way.
+    """
     store, home = context.store, context.layout.destination
     calls = [(place, Head(place.bucket, entry_key(place, 1))) for place in places if place != home]
     # A role that is limited to the destination may not read what lies above.
     for place, found in outcomes(store, calls, NoSuchKey, AccessDenied):
-        names = read_table(store, place).partitions() if isinstance(found, ObjectInfo) else ()
-        for key in keys if names else ():
-            if (path := place.relative(key)) is not None and partition_of(path) in names:
+        if not isinstance(found, ObjectInfo):
+            continue
+        # Before the table, which has the files of a job that ends meanwhile.
+        prefix = place.key(OPEN_JOBS)
+        jobs = {info.key[len(prefix) :].split("/")[0] for info in store.list_objects(place.bucket, prefix)}
+        names = read_table(store, place).partitions()
+        for key in keys:
+            path = place.relative(key)
+            if path is not None and (partition_of(path) in names or owner_of(key) in jobs):
                 raise InvalidDestination(
                     f"{context.name}: {join_uri(place.bucket, key)} is of the table {place.uri}, which would"
                     " lose it: write to that table, or to another directory"

@@ -27,6 +27,7 @@ from airflow_s3commit.protocol.model.codec import (
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Retained, Source, Table
+from airflow_s3commit.store.execute import in_batches
 
 
 class CheckpointStart(Versioned, frozen=True, kw_only=True):
@@ -36,6 +37,7 @@ class CheckpointStart(Versioned, frozen=True, kw_only=True):
     head: Position
     generation: Generation
     sources: Count
+    #: How many lines of them: one for each 10,000 commits of a partition.
     partitions: Count
     unowned: Count
     schemas: list[Schema]
@@ -56,7 +58,7 @@ class SourceLine(Struct, frozen=True, omit_defaults=True):
 
 
 class PartitionLine(Struct, frozen=True, omit_defaults=True):
-    """A partition: its commits in the table and, by the generation that took them, those that left it."""
+    """Commits of a partition: those in the table and, by the generation that took them, those that left."""
 
     name: Line
     live: list[Generation] = []
@@ -75,13 +77,16 @@ class UnownedLine(Struct, frozen=True):
 #: The longest line that is written or read.
 _LINE_BYTES = max(largest(CheckpointStart), largest(PartitionLine))
 
+#: Commits of a partition on a line.
+_COMMITS = 10_000
+
 _STEP_BYTES = 64 * 1024
 
 
 def to_bytes(table: Table, destination: str) -> bytes:
     """Return the checkpoint of a table: the same bytes for the same log."""
     left = table.retained | table.freed
-    names = table.partitions()
+    partitions = [line for name in sorted(table.partitions()) for line in _partition(table, name)]
     unowned = [
         UnownedLine(generation, key, etag)
         for generation, one in sorted(left.items())
@@ -95,7 +100,7 @@ def to_bytes(table: Table, destination: str) -> bytes:
         head=table.head,
         generation=table.generation,
         sources=len(table.sources),
-        partitions=len(names),
+        partitions=len(partitions),
         unowned=len(unowned),
         schemas=texts,
         newest_schemas=[positions[text] for text in table.newest_schemas],
@@ -114,16 +119,18 @@ def to_bytes(table: Table, destination: str) -> bytes:
         )
         for _, one in sorted(table.sources.items())
     )
-    lines += (_partition(table, name) for name in sorted(names))
+    lines += partitions
     lines += unowned
     return gzip.compress(b"".join(encode(line) + b"\n" for line in lines), mtime=0)
 
 
-def _partition(table: Table, name: str) -> PartitionLine:
+def _partition(table: Table, name: str) -> Iterator[PartitionLine]:
     every = sorted((table.retained | table.freed).items())
-    left = {generation: one.pieces[name] for generation, one in every if one.pieces.get(name)}
-    counts = {number: table.sources[number].partitions[name] for number in sorted(table.numbers_in(name))}
-    return PartitionLine(name, table.live.get(name, []), left, counts)
+    for numbers in in_batches(sorted(table.numbers_in(name)), _COMMITS):
+        counts = {number: table.sources[number].partitions[name] for number in numbers}
+        left = {one: [n for n in taken.pieces.get(name, ()) if n in counts] for one, taken in every}
+        live = [number for number in table.live.get(name, ()) if number in counts]
+        yield PartitionLine(name, live, {one: found for one, found in left.items() if found}, counts)
 
 
 def from_bytes(body: bytes, destination: str, where: str) -> Table:
@@ -182,10 +189,10 @@ def _add(
     sources: dict[int, tuple[SourceLine, dict[str, Counts]]],
 ) -> None:
     if line.live:
-        table.live[line.name] = line.live
+        table.live.setdefault(line.name, []).extend(line.live)
     for generation, numbers in line.left.items():
-        left[generation].pieces[line.name] = numbers
-    for number in table.numbers_in(line.name):
+        left[generation].pieces.setdefault(line.name, []).extend(numbers)
+    for number in {*line.live}.union(*line.left.values()):
         sources[number][1][line.name] = line.counts[number]
 
 

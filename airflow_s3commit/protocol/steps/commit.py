@@ -156,7 +156,8 @@ class _Run:
             if newest is not None and not _columns(self.seal.partitions) <= _columns(written):
                 _refuse_other_case(self, self.table_at_head().live)
             return NOTHING
-        table, partitions = self.table_at_head(), _touched(self.context, self.seal)
+        table = self.table_at_head()
+        partitions = _touched(self.context, self.seal, table)
         taken = decide(self.context, self.options, partitions, table, self.own())
         if taken.unowned and SAME_ROWS.items() <= self.job.context.items():
             raise DestinationChanged(
@@ -192,12 +193,13 @@ class _Run:
         return entry
 
 
-def _touched(context: JobContext, seal: SealRecord) -> set[str]:
+def _touched(context: JobContext, seal: SealRecord, table: Table) -> set[str]:
     """Return the partitions that a job writes, and those with data below directories that it overwrites.
 
-    Before: the log is read: the files of a commit are there before its entry.
+    Another program may have put data there, or deleted files of the table.
     """
     home, found = context.layout.destination, {*seal.partitions}
+    found |= {name for name in table.live if is_below(name, seal.replaced)}
     for directory in seal.replaced:
         for info in context.store.list_objects(home.bucket, home.key(f"{directory}/")):
             if is_data(path := home.relative(info.key) or ""):
@@ -434,4 +436,4 @@ def _decided(context: JobContext) -> tuple[Table, Taken]:
         table.head = Position(find_head(store, home))
         return table, NOTHING
     table = read_table(store, home)
-    return table, decide(context, options, _touched(context, seal), table, bare)
+    return table, decide(context, options, _touched(context, seal, table), table, bare)

@@ -21,6 +21,7 @@ from msgspec import UNSET, Raw, Struct
 
 from airflow_s3commit.exceptions import (
     InvalidDestination,
+    InvalidPath,
     InvalidRecord,
     NoSuchKey,
     PreconditionFailed,
@@ -40,7 +41,13 @@ from airflow_s3commit.protocol.model.codec import (
     text_digest,
     upload_digest,
 )
-from airflow_s3commit.protocol.model.destination import Destination, is_data, is_hidden, join_uri
+from airflow_s3commit.protocol.model.destination import (
+    Destination,
+    check_relative_path,
+    is_data,
+    is_hidden,
+    join_uri,
+)
 from airflow_s3commit.protocol.model.layout import (
     HOME,
     OLDER_DATA,
@@ -336,20 +343,19 @@ def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
 def list_older_data(context: JobContext, own: Container[str] = ()) -> FileList:
     """Return the list of all data objects of a destination that has no log, without a job's ``own``.
 
-    Raises `InvalidDestination` if another dataset lies below it.
+    Raises `InvalidDestination` if another dataset lies below it, or a key cannot be that of a table's file.
     """
     home, nested, files = context.layout.destination, set[str](), FileList(context)
     for info in data_objects(context, None, nested=nested):
         if info.key in own:
             continue
-        files.add_entry(
-            FileEntry(
-                key=info.key,
-                size=info.size,
-                etag=info.etag,
-                partition=partition_of(home.relative(info.key) or ""),
-            )
-        )
+        path = home.relative(info.key) or ""
+        try:
+            check_relative_path(path)
+        except InvalidPath as error:
+            where = join_uri(home.bucket, info.key)
+            raise InvalidDestination(f"{where} cannot be a file of a table: {error}; or move it") from error
+        files.add_entry(FileEntry(key=info.key, size=info.size, etag=info.etag, partition=partition_of(path)))
     refuse_nested(home, nested)
     return files
 
@@ -430,11 +436,15 @@ class FileList:
             digest.update(line)
         return digest.hexdigest()
 
+    def entries(self) -> Iterator[FileEntry]:
+        """Yield the files."""
+        for line in self.lines():
+            yield decode(FileEntry, line, "a line of the list")
+
     def counts(self) -> dict[str, Counts]:
         """Return the files, bytes and rows of each partition."""
         found: dict[str, Counts] = {}
-        for line in self.lines():
-            entry = decode(FileEntry, line, "a line of the list")
+        for entry in self.entries():
             found[entry.partition] = found.get(entry.partition, Counts()).plus(
                 Counts(files=1, bytes=entry.size, rows=entry.rows, columns=entry.statistics)
             )

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from airflow_s3commit.exceptions import (
     InvalidOption,
     InvalidRecord,
+    NoSuchBucket,
     NoSuchKey,
     PreconditionFailed,
     StoreUnsuitable,
@@ -187,8 +188,11 @@ def list_staging(context: JobContext) -> list[str] | None:
 
     Before: the job's receipt is written: a process that writes there later finds the receipt, and withdraws.
     """
-    listed = context.store.list_objects(context.staging_bucket, context.layout.staging.prefix)
-    found = [info.key for info in islice(listed, _PAGE + 1)]
+    found: list[str] = []
+    # A bucket that somebody has deleted holds nothing of the job.
+    with suppress(NoSuchBucket):
+        listed = context.store.list_objects(context.staging_bucket, context.layout.staging.prefix)
+        found += (info.key for info in islice(listed, _PAGE + 1))
     return found if len(found) <= _PAGE else None
 
 

@@ -169,7 +169,8 @@ def begin_log(
         return False
     counts, within, home = files.counts(), files.short(), context.layout.destination
     above = directories_above(home.bucket, [home.prefix.rstrip("/")] if counts else [])
-    refuse_tables(context, above, [home.key(name and f"{name}/") for name in counts])
+    keys = {(one.partition, owner_of(one.key)): one.key for one in files.entries()}
+    refuse_tables(context, above, keys.values())
     write_list(context, files, OLDER_DATA)
     commit = Commit(
         mode=OLDER_DATA,

@@ -12,7 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
-from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord, NoSuchKey, Unavailable
+from airflow_s3commit.exceptions import (
+    InvalidDestination,
+    InvalidRecord,
+    NoSuchBucket,
+    NoSuchKey,
+    Unavailable,
+)
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, check_place, naming
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
@@ -162,16 +168,15 @@ def _take_record(store: ObjectStore, found: Found, read: Fetched | InvalidRecord
         record = decode(JobRecord, read.body, where)
         layout = Layout(home, Destination.parse(record.staging), found.job_id)
         check_place(record, layout, where)
-    except (InvalidDestination, InvalidRecord) as error:
+        found.record, found.created = record, read.info.modified
+        found.is_hadoops |= record.adopted
+        found.saw(read.info.modified)
+        if layout.staging != found.layout.staging:
+            found.layout = layout
+            for info in store.list_objects(layout.staging.bucket, layout.staging.prefix) if searched else ():
+                found.saw_staged(info)
+    except (InvalidDestination, InvalidRecord, NoSuchBucket) as error:
         found.problem = str(error)
-        return
-    found.record, found.created = record, read.info.modified
-    found.is_hadoops |= record.adopted
-    found.saw(read.info.modified)
-    if layout.staging != found.layout.staging:
-        found.layout = layout
-        for info in store.list_objects(layout.staging.bucket, layout.staging.prefix) if searched else ():
-            found.saw_staged(info)
 
 
 def find_end(store: ObjectStore, found: Found, newest: Entry | None) -> None:

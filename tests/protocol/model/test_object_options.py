@@ -114,6 +114,7 @@ def test_job_options_are_checked_when_they_are_made(fields: dict[str, Any], says
         ({"headers": {"Cache-Control": ""}}, "printable ASCII"),
         ({"headers": {"x-amz-meta-a": "ü"}}, "printable ASCII"),
         ({"headers": {"Expires": "tomorrow"}}, "no HTTP date"),
+        ({"headers": {"expires": "Mon, 01 Jan 99999999999 00:00:00 GMT"}}, "is no HTTP date"),
         ({"headers": {"Expires": "1 x", "expires": "1 x"}}, "names one header twice"),
         ({"tags": {"k": "\ud800"}}, "tag 'k': its name or value has"),
     ],

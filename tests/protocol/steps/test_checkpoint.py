@@ -17,10 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge, Unavailable
-from airflow_s3commit.protocol.model.codec import MIB, largest
+from airflow_s3commit.protocol.model.codec import MIB, encode, largest
 from airflow_s3commit.protocol.model.layout import checkpoint_key
+from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Table, UnownedObject
-from airflow_s3commit.protocol.steps.checkpoint import CheckpointStart, from_bytes, to_bytes
+from airflow_s3commit.protocol.steps import checkpoint
+from airflow_s3commit.protocol.steps.checkpoint import CheckpointStart, PartitionLine, from_bytes, to_bytes
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, Lake, an_id, once
 from tests.protocol.steps.test_fold import HERE, STEPS, entry, fold, grown, live, played, write
@@ -67,6 +69,21 @@ def test_a_checkpoint_keeps_all_that_a_table_knows() -> None:
         (1, True, None), (2, False, an_id("2")), (3, True, an_id("3")),
     ]  # fmt: skip
     assert read.retained[5].seconds == 90
+
+
+def test_a_partition_of_any_number_of_commits_has_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commits are on several lines, each of which readers accept; those that left it too."""
+    widest = range(10**15, 10**15 + checkpoint._COMMITS)
+    counts = dict.fromkeys(widest, Counts(files=10**9, bytes=10**15, rows=10**15))
+    line = PartitionLine("x" * 1024, [*widest], {10**15: [*widest]}, counts)
+    assert len(encode(line)) < largest(PartitionLine)
+    monkeypatch.setattr(checkpoint, "_COMMITS", 3)
+    entries = [entry(number, "dt=1", "dt=2") for number in range(1, 9)]
+    for more in ([], [entry(9, "dt=1", takes="partitions", retain=60), entry(10, "dt=1")]):
+        table = fold([*entries, *more])
+        read = again(table)
+        assert (read.live, read.retained) == (table.live, table.retained)
+        assert to_bytes(read, HERE.uri) == to_bytes(table, HERE.uri)
 
 
 def edited(*changes: tuple[int, Callable[[dict[str, Any]], object]], drop: int | None = None) -> bytes:

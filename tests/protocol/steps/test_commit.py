@@ -11,13 +11,14 @@ from airflow_s3commit.exceptions import (
     JobClosed,
     Unavailable,
 )
+from airflow_s3commit.protocol.inspect.verify_table import verify
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.steps import append, files
 from airflow_s3commit.protocol.steps.seal import seal_stage
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, Crash, Lake, an_id, apart, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
 
 OLD = {"dt=1/old": b"old", "dt=2/old": b"old"}
 
@@ -72,6 +73,36 @@ def test_a_preview_holds_for_all_below_an_overwritten_directory() -> None:
     with pytest.raises(DestinationChanged, match="generation 2 changed its partitions"):
         job.commit(generation=seen)
     assert lake.data().keys() == {named("dt=1/h=1/b", an_id("rival"))}
+
+
+def test_an_overwritten_directory_loses_what_the_table_has_there() -> None:
+    """Partitions below it leave the table even if somebody has deleted their files."""
+    lake = Lake()
+    lake.sealed({"dt=1/h=0/a": b"1", "dt=1/h=1/b": b"2"}, job_id=THEIRS, conflict_mode="append").commit()
+    lake.store.delete(BUCKET, f"{ROOT}{named('dt=1/h=0/a', THEIRS)}")
+    job = lake.set_up(conflict_mode="as-written", committer="partitioned")
+    task = lake.run_task(job, {"dt=1/h=1/c": b"3"})
+    seal_stage(job._recorded(), "spark", "1", [task], removes="partitions", replaced=["dt=1"])
+    job.seal()
+    assert job.preview().partitions == ["dt=1/h=0", "dt=1/h=1"]
+    job.commit()
+    assert verify(lake.store, lake.destination).sound
+    assert lake.data().keys() == {named("dt=1/h=1/c")}
+
+
+def test_what_is_retained_once_more_is_not_data() -> None:
+    """An object of another program that is retained again, after it was released and rewritten, is left."""
+    lake = Lake()
+    lake.sealed({"dt=0/a": b"1"}, job_id=an_id("first"), conflict_mode="append").commit()
+    for number, retain in enumerate(("1h", "7d")):
+        lake.put({"dt=1/latest": b"%d" % number})
+        whole = {"conflict_mode": "replace", "committer": "directory", "retain": retain}
+        lake.sealed({"dt=0/b": b"2"}, job_id=an_id(retain), **whole).commit()
+        lake.store_clock.advance(7200)
+        lake.sweep()
+    assert verify(lake.store, lake.destination).sound
+    lake.sealed({"dt=1/c": b"3"}, conflict_mode="fail").commit()
+    assert lake.data()["dt=1/latest"] == b"1"
 
 
 def test_a_preview_of_the_only_writer_is_read_in_the_log() -> None:

@@ -22,6 +22,7 @@ from airflow_s3commit.exceptions import (
     OutcomeUnknown,
     StoreUnsuitable,
 )
+from airflow_s3commit.protocol.inspect.verify_table import verify
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.context import find_job
 from airflow_s3commit.protocol.model.job import Committer, JobOptions
@@ -477,7 +478,7 @@ def test_a_directory_of_a_table_is_no_destination() -> None:
     lake.sealed({"dt=1/a": b"1"}).commit()
     before = lake.everything()
     for act in (inside.set_up, inside.job(THEIRS).abort):
-        with pytest.raises(InvalidDestination, match="dt=1/ is of the table s3://lake/flights/"):
+        with pytest.raises(InvalidDestination, match=r"dt=1/a\S* is of the table s3://lake/flights/"):
             act()
     assert lake.everything() == before
     beside = Lake(prefix=f"{ROOT}dt=2/")
@@ -503,6 +504,43 @@ def test_a_replace_takes_no_file_of_a_table_above_or_below(*, is_above: bool) ->
         job.commit()
     assert (ours.data(), theirs.data()) == before
     assert ours.pending() == theirs.pending() == []
+
+
+def test_a_replace_takes_no_older_data_of_a_table_below() -> None:
+    """Files that are older than the log of a table below, and name no job, stay with that table."""
+    lake, below = Lake(), Lake(prefix=f"{ROOT}dt=1/")
+    below.store = lake.store
+    lake.sealed({"dt=2/a": b"1"}).commit()
+    lake.put({"dt=1/old": b"old"})
+    below.sealed({"h=1/b": b"2"}, job_id=THEIRS, conflict_mode="append").commit()
+    job = lake.sealed({"dt=1/c": b"3"}, job_id=an_id("replace"), conflict_mode="replace")
+    with pytest.raises(InvalidDestination, match=r"dt=1/old is of the table s3://lake/flights/dt=1/"):
+        job.commit()
+    assert verify(below.store, below.destination).sound
+
+
+def test_a_table_is_not_begun_among_the_files_of_a_commit_that_is_under_way() -> None:
+    """They belong to the table above, whose log does not name them yet."""
+    lake, inside = Lake(), Lake(prefix=f"{ROOT}dt=1/")
+    inside.store = lake.store
+    lake.sealed({"dt=2/a": b"1"}, conflict_mode="append").commit()
+    job = lake.sealed({"dt=1/b": b"2"}, job_id=THEIRS, conflict_mode="append")
+    job.complete_part(0, 1)
+    with pytest.raises(InvalidDestination, match="is of the table s3://lake/flights/"):
+        inside.set_up(an_id("inside"))
+    job.commit()
+    assert verify(lake.store, lake.destination).sound
+
+
+@each("path", ["dt=1//a", "/a", "dt=1/a\\b", "dt=1/a\tb"])
+def test_older_data_that_no_table_can_name_is_refused(path: str) -> None:
+    """The log does not begin with a file that readers of the table would refuse; the object is named."""
+    lake = Lake()
+    lake.put({"dt=0/ok": b"1", path: b"2"})
+    before = lake.everything()
+    with pytest.raises(InvalidDestination, match="cannot be a file of a table"):
+        lake.set_up()
+    assert lake.everything() == before
 
 
 def test_a_copied_log_is_refused() -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit.exceptions import JobClosed, S3CommitError, Unavailable
+from airflow_s3commit.exceptions import AccessDenied, JobClosed, S3CommitError, Unavailable
+from airflow_s3commit.protocol.doctor.policy import iam_policies
+from airflow_s3commit.protocol.inspect.jobs import list_jobs
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
@@ -21,6 +23,7 @@ from airflow_s3commit.store.base import Upload
 from airflow_s3commit.testing.faulty_store import Crash, Effect, Fault, FaultyStore, StoreCall
 from tests.crash.faulty import FAULTS
 from tests.crash.late import LaggingLog
+from tests.iam import allows
 from tests.protocol import building
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, an_id, complete, named, once
 
@@ -315,17 +318,57 @@ def test_what_outlived_its_record_in_a_staging_elsewhere_is_found_by_the_root() 
     assert lake.pending() == [f"trains/{named('dt=1/a.parquet', an_id('guest'))}"]
 
 
-def test_the_staging_of_a_job_on_another_directory_is_left() -> None:
+def test_a_job_whose_staging_bucket_is_gone_holds_nobody_up() -> None:
+    """Its uploads are aborted by name; until then a sweep and the list of jobs say what is wrong with it."""
+    lake = Lake()
+    job = _staged_elsewhere("ours")["ours"](lake)
+    lake.run_task(job, {"dt=1/a.parquet": b"1"})
+    dead = lake.set_up(an_id("dead"))
+    lake.run_task(dead, {"dt=2/b.parquet": b"2"})
+    del lake.store.inner._buckets["other"]
+    lake.store_clock.advance(9 * DAY)
+    summaries = {one.job_id: one.problem for one in list_jobs(lake.store, FLIGHTS)}
+    assert summaries == {an_id("dead"): None, an_id("ours"): "bucket other does not exist"}
+    report = lake.sweep()
+    assert [done.job_id for done in report.jobs] == [an_id("dead")]
+    assert "look and abort it: bucket other does not exist" in _left(report.plan)
+    assert job.abort().uploads == 1
+    assert lake.pending() == []
+    assert lake.sweep().plan.left == []
+
+
+def test_a_sweep_needs_no_right_above_its_destination() -> None:
+    """With the policy of a committer it ends a job of which only an upload is left."""
+    lake = Lake(prefix="team/flights/")
+    allowed = iam_policies(Destination(BUCKET, lake.prefix))["committer"]
+    lake.sealed({"dt=1/a.parquet": b"1"}).commit()
+    lake.stray(named("dt=1/b.parquet", THEIRS))
+    lake.store_clock.advance(2 * DAY)
+
+    def judge(call: StoreCall) -> None:
+        if call.verb in ("head", "get") and not allows(
+            allowed, "s3:GetObject", f"arn:aws:s3:::{call.bucket}/{call.key}"
+        ):
+            raise AccessDenied(f"{call}: 403")
+
+    lake.store.before = judge
+    report = lake.sweep()
+    assert [done.job_id for done in report.jobs] == [THEIRS]
+    assert lake.pending() == []
+
+
+@pytest.mark.parametrize("files", [{"dt=1/a.parquet": b"1"}, {}])
+def test_the_staging_of_a_job_on_another_directory_is_left(files: dict[str, bytes]) -> None:
     """A job may keep its records in the directory of another dataset, whose log does not know it."""
     lake = Lake()
     lake.sealed(FILES, conflict_mode="append").commit()
     options = JobOptions(committer="magic", staging=lake.destination)
     guest = Job.setup(lake.store, "s3://lake/trains/", job_id=an_id("guest"), options=options)
-    lake.run_stage(guest, {"dt=1/a.parquet": b"1"})
+    lake.run_stage(guest, files)
     guest.seal()
     lake.store_clock.advance(9 * DAY)
     assert lake.sweep().jobs == []
-    assert guest.commit().counts.files == 1
+    assert guest.commit().counts.files == len(files)
 
 
 def test_a_staging_elsewhere_that_names_no_upload_is_left() -> None:
