@@ -66,7 +66,7 @@ def iam_policies(
         _arn(partition, destination.bucket, destination.prefix, end) for end in (SUCCESS, f"*/{SUCCESS}")
     ]
     seals = _arn(partition, destination.bucket, destination.key(f"{HOME}/open/"), "*/sealed.json")
-    protected = below(destination, f"{HOME}/", f"{DELTA_LOG}/")
+    protected = below(destination, f"{HOME}/", f"{DELTA_LOG}/", "_iceberg/")
     hidden = below(destination, f"{HOME}/checkpoints/", f"{HOME}/lists/", f"{HOME}/log/")
     executors = [
         _statement("S3CommitData", data, below(destination, "")),

@@ -52,6 +52,7 @@ def test_what_the_committer_does_is_allowed_below_the_destination_and_nowhere_el
         ("_s3commit/open/1/sealed.json", set()),
         ("_s3commit/log/00000000000000000001.json", set()),
         ("_delta_log/00000000000000000001.json", {"Get"}),
+        ("_iceberg/00001.metadata.json", {"Get"}),
         ("_s3commit/lists/1-2.jsonl", set()),
         ("_s3commit/checkpoints/00000000000000000013.jsonl.gz", set()),
         ("_SUCCESS", {"Get"}),
