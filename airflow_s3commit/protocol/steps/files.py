@@ -276,7 +276,7 @@ def _jobs_among(context: JobContext, ids: set[str]) -> set[str]:
 
 
 class TableFiles(Container[ObjectInfo]):
-    """The files in some pieces of a table; ``in`` tells whether a listed object is one of them.
+    """The files in some pieces of a table; ``in`` tells whether an object or another file is one of them.
 
     The job's id in an object's name decides. Where files are older than the log, or Hadoop wrote them, their
     lists are read, a million keys of which take about 100 MiB. An older file counts by its key and ETag, so
@@ -298,7 +298,7 @@ class TableFiles(Container[ObjectInfo]):
 
     def __contains__(self, found: object) -> bool:
         """Return whether an object is one of the files."""
-        assert isinstance(found, ObjectInfo)
+        assert isinstance(found, ObjectInfo | FileEntry)
         owner = owner_of(found.key)
         owners = self._owners.get(partition_of(self._home.relative(found.key) or ""), ())
         if owner is not None and owner in owners:
@@ -325,7 +325,7 @@ class TableFiles(Container[ObjectInfo]):
 
 
 def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
-    """Yield the objects that the newest release freed and that still exist. They never come back."""
+    """Yield the objects that the newest release freed and that still exist; newer ones at their keys stay."""
     pieces: dict[str, list[int]] = {}
     unowned: dict[str, str] = {}
     for one in table.freed.values():
@@ -335,8 +335,10 @@ def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
     home = context.layout.destination
     touched = {*pieces, *(partition_of(home.relative(key) or "") for key in unowned)}
     freed = TableFiles(context.store, home, table, pieces)
+    stays = {name: table.numbers_in(name).difference(pieces.get(name, ())) for name in touched}
+    kept = TableFiles(context.store, home, table, stays)
     for info in data_objects(context, touched):
-        if info in freed or unowned.get(info.key) == info.etag:
+        if (info in freed or unowned.get(info.key) == info.etag) and info not in kept:
             yield info
 
 

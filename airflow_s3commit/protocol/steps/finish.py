@@ -66,7 +66,7 @@ from airflow_s3commit.protocol.model.manifest import (
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Commit, Entry, Left, Source, Table
-from airflow_s3commit.protocol.steps.files import files_in, files_of, freed_objects
+from airflow_s3commit.protocol.steps.files import TableFiles, files_in, files_of, freed_objects
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_before, write_checkpoint
 from airflow_s3commit.protocol.steps.log import read_entry, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
@@ -142,10 +142,13 @@ def _doomed(context: JobContext, commit: Commit, left: Left) -> Iterator[ObjectT
 
     A file with its job's id in its name is deleted by its key: no other program writes it, and on some stores
     its ETag does not follow from its parts. Any other file is deleted only with the ETag that was listed; one
-    that Hadoop wrote, where its ETag does not follow from its parts, if it has the size.
+    that Hadoop wrote, where its ETag does not follow from its parts, if it has the size. A newer
+    file of Hadoop's at the same key stays.
     """
     store, home, sources = context.store, context.layout.destination, left.sources.values()
     jobs, asks = {one.job_id for one in sources} - {None}, any(one.adopted for one in sources)
+    is_unnamed = any(None in one.owners for one in sources)
+    kept = TableFiles.all_in(store, home, read_table(store, home), left.pieces) if is_unnamed else ()
     for batch in in_batches(files_in(store, home, left.sources, left.pieces), _PAGE):
         others = [file for file in batch if owner_of(file.key) not in jobs]
         etags = {file.key: file.etag for file in others}
@@ -153,7 +156,7 @@ def _doomed(context: JobContext, commit: Commit, left: Left) -> Iterator[ObjectT
         for file, found in outcomes(store, calls, NoSuchKey):
             if isinstance(found, ObjectInfo) and found.size == file.size:
                 etags[file.key] = found.etag if is_under_kms(found) else file.etag or found.etag
-        yield from (ObjectToDelete(file.key, etags.get(file.key)) for file in batch)
+        yield from (ObjectToDelete(file.key, etags.get(file.key)) for file in batch if file not in kept)
     for unowned in commit.unowned:
         yield ObjectToDelete(unowned.key, unowned.etag)
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partialmethod
 from typing import Any, Literal, cast
+from uuid import uuid4
 
 import pytest
 
@@ -38,11 +39,12 @@ from airflow_s3commit.protocol.steps.fold import latest_manifest, manifest_files
 from airflow_s3commit.protocol.sweep import sweep
 from airflow_s3commit.protocol.table_rollback import rollback
 from airflow_s3commit.protocol.write_job import write_job
-from airflow_s3commit.store.base import PartEtag
+from airflow_s3commit.store.base import ObjectStore, PartEtag
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.testing import Crash, Fault, FaultyStore, StoreCall
 from tests.cases import each
+from tests.fakes import ManualClock
 from tests.protocol.building import an_id
 from tests.protocol.hadoop.dead_jobs import (
     BUCKET,
@@ -126,6 +128,63 @@ def test_files_of_hadoop_leave_with_their_partition(
         file.write(b"new")
     new = f"{ROOT}day=17/new-{writer.job.reference.job_id}"
     assert dead.visible().keys() == {new, over, f"{ROOT}day=18/part-00000.parquet"}
+
+
+DAY_17 = f"{ROOT}day=17/part-00000.parquet"
+
+
+def adopt_file(store: MemoryStore, body: bytes) -> None:
+    """Adopt a job of its own that wrote one file, always at the same key."""
+    dead = DeadJob()
+    dead.store, job_id = store, str(uuid4())
+    commit = dead.pending("day=17/part-00000.parquet", (body,), job=job_id)
+    directory = f"{ROOT}__magic_job-{job_id}/job-{job_id}/00/"
+    dead.put(f"{directory}{task_id(0)}.pendingset", dead.pendingset([commit], job=job_id))
+    finish(dead, job_id=job_id)
+
+
+def replace_file(store: ObjectStore, retain: str = "0s") -> None:
+    """Replace the partition of that file."""
+    options = JobOptions(conflict_mode="replace", retain=retain)
+    with (
+        write_job(f"s3://{BUCKET}/{ROOT}", store=store, job_options=options) as writer,
+        writer.open("day=17/new") as file,
+    ):
+        file.write(b"new")
+
+
+@each("is_replaced", [False, True])
+def test_a_sweep_keeps_a_file_at_the_key_of_one_that_another_has_deleted(*, is_replaced: bool) -> None:
+    """A later job of Hadoop's may write at a key that a release freed: its file stays, live or retained."""
+    clock = ManualClock()
+    store = MemoryStore((BUCKET,), min_part_bytes=1, now=clock.time)
+    adopt_file(store, b"one")
+    replace_file(store, "1h")
+    clock.advance(7200)
+    assert sweep(store, f"s3://{BUCKET}/{ROOT}", older_than=60, dry_run=False, threads=0).replaced == 1
+    adopt_file(store, b"two")
+    if is_replaced:
+        replace_file(store, "1h")
+    assert sweep(store, f"s3://{BUCKET}/{ROOT}", older_than=60, dry_run=False, threads=0).replaced == 0
+    assert store.get(BUCKET, DAY_17).body == b"two"
+
+
+@pytest.mark.parametrize(("later", "sse"), [(b"one", "AES256"), (b"two", "aws:kms")])
+def test_a_commit_that_is_finished_late_keeps_a_newer_file_at_the_key_of_one_it_took(
+    later: bytes, sse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replace died after its deletions, and a job of Hadoop's wrote there again: the same ETag or size."""
+    create = partialmethod(MemoryStore.create_upload, headers={"x-amz-server-side-encryption": sse})
+    monkeypatch.setattr(MemoryStore, "create_upload", create)
+    clock = ManualClock()
+    store = MemoryStore((BUCKET,), min_part_bytes=1, now=clock.time)
+    adopt_file(store, b"one")
+    with pytest.raises(Crash):
+        replace_file(FaultyStore(store, Fault("crash-before", verb="put", key="*_SUCCESS")))
+    adopt_file(store, later)
+    clock.advance(7200)
+    assert len(sweep(store, f"s3://{BUCKET}/{ROOT}", older_than=60, dry_run=False, threads=0).jobs) == 1
+    assert store.get(BUCKET, DAY_17).body == later
 
 
 def test_an_abort_that_finds_no_files_any_more_says_that_the_job_is_committed() -> None:
