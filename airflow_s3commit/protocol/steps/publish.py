@@ -64,7 +64,9 @@ def _apply(store: ObjectStore, table: Table, entry: Entry, sha256: str = "", *, 
     left = table.apply(entry, sha256)
     after = delta_columns(table)
     gained, lost = (table.live, {}) if whole else (left.gained, left.pieces)
-    for partition, numbers in gained.items():
+    # Where a partition column's type changes, the values of files that stay must be of it too.
+    is_same = before is not None and before.partitions == after.partitions
+    for partition, numbers in (gained if is_same else table.live).items():
         if numbers:
             partition_values(partition, after)
     removed = files_in(store, home, left.sources, lost)

@@ -347,6 +347,16 @@ def test_a_widened_column_is_refused_while_older_files_stay() -> None:
     assert replayed(lake.store, URI) == generations(lake.store, URI)
 
 
+def test_a_type_of_a_partition_column_must_fit_the_files_that_stay() -> None:
+    """A column of unknown type is text, until a job knows better; a replace of the whole table goes through."""
+    lake, date = Lake(), columns(("x", "long"), ("dt", "date"))
+    lake.write("dt=20130101/a.parquet", schema=columns(("x", "long"), ("dt", "void")))
+    with pytest.raises(InvalidOption, match="'dt=20130101' have no place"):
+        lake.write("dt=2013-01-02/b.parquet", schema=date)
+    lake.write("dt=2013-01-02/b.parquet", schema=date, mode="replace", committer="directory")
+    assert [len(table) for table in lake.check()] == [1, 1, 1]
+
+
 def test_publication_that_begins_beside_a_job_refuses_it() -> None:
     """A job that was set up before, with files that Delta cannot have, is aborted at its commit."""
     lake, other = Lake(), columns(("x", "uint8"), ("dt", "integer"))
