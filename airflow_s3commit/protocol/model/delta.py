@@ -247,7 +247,7 @@ def version_lines(home: Destination, entry: Entry, change: TableChange | None = 
         yield txn
         return
     before, after = change.before, change.after
-    if before is None or before.text != after.text:
+    if before != after:
         ntz = [_NTZ] if _NTZ_TYPE in after.text else []
         if before is None or (ntz and _NTZ_TYPE not in before.text):
             versions = {"minReaderVersion": 3 if ntz else 1, "minWriterVersion": 7}

@@ -221,6 +221,14 @@ def test_a_removed_file_has_the_values_of_the_columns_that_it_was_added_with() -
     assert lines[-1]["add"]["partitionValues"] == {"hour": "2"}
 
 
+def test_a_column_that_becomes_one_of_directories_is_said() -> None:
+    """The names and types may be the same as before, and readers take its values from elsewhere."""
+    before, after = (columns_of({columns(*PLAIN, partitions=names): "1"}) for names in ((), ("dt",)))
+    assert before.text == after.text
+    (told,) = [line["metaData"] for line in _version(_entry(4), before, after) if "metaData" in line]
+    assert told["partitionColumns"] == ["dt"]
+
+
 def test_only_a_compaction_after_the_first_version_changes_no_row() -> None:
     """A streaming reader skips such a version, and begins with the files of the first one."""
     made, file = columns_of({columns(*PLAIN): "1"}), _file("dt=2013-01-01/a")
