@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.model.destination import Destination, hive_values
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.table import Entry, Table
-from airflow_s3commit.protocol.steps.files import freed_objects
+from airflow_s3commit.protocol.steps.files import TableFiles, freed_objects
 from airflow_s3commit.protocol.steps.fold import newest_entry, read_table
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.protocol.steps.publish import (
@@ -200,8 +200,8 @@ def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationRep
 
     Before: any moment, also after an abort: Spark may have added and removed partitions for a write that was
     not committed. After: the catalog has the partitions of the newest commit. Partitions stay if they are
-    elsewhere, or have files that no job of the log has written. Repeatable, and safe to run beside commits
-    and beside other registrations: the last to end has seen the newest commit.
+    elsewhere, or have files that no job of the log has written or taken. Repeatable, and safe to run beside
+    commits and beside other registrations: the last to end has seen the newest commit.
 
     Args:
         store: The store of the table.
@@ -226,8 +226,7 @@ def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationRep
         gone = {}
         for values in sorted(found - wanted.keys()):
             directory = _below(place, catalog.location_of(values))
-            # Without a log nothing tells which job wrote a file.
-            if directory and not _has_files(store, place, directory, any_name=not table.head.number):
+            if directory and not _has_files(store, place, table, directory):
                 gone[values] = directory
         if gone:
             catalog.remove(list(gone))
@@ -295,11 +294,13 @@ def _below(place: Destination, uri: str) -> str:
     return (place.relative(key) or "").rstrip("/") if bucket == place.bucket else ""
 
 
-def _has_files(store: ObjectStore, place: Destination, directory: str, *, any_name: bool) -> bool:
-    """Return whether a directory has data objects whose names have no job's id, or with ``any_name`` any.
+def _has_files(store: ObjectStore, place: Destination, table: Table, directory: str) -> bool:
+    """Return whether a directory has data objects that no job of the log has written or taken.
 
-    Files of jobs that are not in the table any more, or not yet, do not count.
+    Files of jobs that are not in the table any more, or not yet, do not count. Without a log any object does.
     """
+    known, taken = TableFiles.all_in(store, place, table, [directory]), table.unowned_in_place()
     found = store.list_objects(place.bucket, place.key(f"{directory}/"))
-    named = (info.key for info in found if any_name or owner_of(info.key) is None)
-    return any(is_data(place.relative(key) or "") for key in named)
+    named = (info for info in found if not table.head.number or owner_of(info.key) is None)
+    others = (one.key for one in named if one not in known and taken.get(one.key) != one.etag)
+    return any(is_data(place.relative(key) or "") for key in others)

@@ -357,7 +357,7 @@ def test_maps_are_published(lake, sql_catalog) -> None:
 
 
 def test_files_whose_rows_were_not_counted_are_refused(lake, sql_catalog) -> None:
-    """Iceberg must know their number; the key is named."""
+    """Iceberg must know their number; the key is named, and no table is created."""
     sql_catalog.create_namespace("lake")
     sink = io.BytesIO()
     pq.write_table(pa.table({"id": [1]}), sink)
@@ -367,6 +367,7 @@ def test_files_whose_rows_were_not_counted_are_refused(lake, sql_catalog) -> Non
         job.describe(1, footer_text(sink.getvalue(), []))
     with pytest.raises(InvalidOption, match=r"the rows of s3://.*\.parquet were not counted"):
         publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    assert not sql_catalog.table_exists(NAME)
 
 
 def test_names_that_are_one_to_iceberg_are_refused(lake, sql_catalog) -> None:

@@ -96,6 +96,20 @@ def test_partitions_outside_the_log_stay(glue: Any) -> None:
     assert registered(glue).keys() == {"0", "1", "2", "8", "9"}
 
 
+def test_a_partition_whose_files_are_retained_is_removed_whoever_wrote_them(glue: Any) -> None:
+    """Older than the log, or of other programs: readers would return rows that were replaced."""
+    lake = Lake()
+    lake.put({"dt=0/old": b"0"})
+    lake.sealed({"dt=1/a": b"1"}, conflict_mode="append").commit()
+    lake.put({"dt=2/foreign": b"2"})
+    add(glue, "0", "2")
+    lake.sealed({"dt=3/b": b"3"}, job_id=THEIRS, committer="directory", retain="7d").commit()
+    assert register(lake, glue).removed == ["dt=0", "dt=2"]
+    lake.put({"dt=0/newer": b"4"})
+    add(glue, "0")
+    assert register(lake, glue).removed == []
+
+
 def test_without_a_commit_only_empty_partitions_go(glue: Any) -> None:
     """A table that has no log yet keeps the partitions with files."""
     lake = Lake()

@@ -348,7 +348,7 @@ def test_a_widened_column_is_refused_while_older_files_stay() -> None:
 
 
 def test_a_type_of_a_partition_column_must_fit_the_files_that_stay() -> None:
-    """A column of unknown type is text, until a job knows better; a replace of the whole table goes through."""
+    """A column of unknown type is text, until a job knows better; a replace of the whole table is free."""
     lake, date = Lake(), columns(("x", "long"), ("dt", "date"))
     lake.write("dt=20130101/a.parquet", schema=columns(("x", "long"), ("dt", "void")))
     with pytest.raises(InvalidOption, match="'dt=20130101' have no place"):
