@@ -211,10 +211,11 @@ def _columns(table: Table, home: Destination, pieces: Pieces) -> tuple[pa.Schema
         whole = merge(list(known.values()))
     except (InvalidOption, DifferentTypes) as error:
         raise _not_by_pyarrow(home, str(error)) from error
-    text = next((text for text, files in known.items() if files.equals(whole)), None)
-    if text is None:
+    texts = [text for text, files in known.items() if files.equals(whole)]
+    if not texts:
         raise _not_by_pyarrow(home, "no job has written all columns of these partitions")
-    return whole, text
+    # One that knows the types of the partition columns, if there is one: a file that was put has none.
+    return whole, min(texts, key=lambda text: '"void"' in text)
 
 
 def _not_by_pyarrow(home: Destination, why: str) -> InvalidOption:

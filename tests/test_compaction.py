@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable
+from datetime import date
 from itertools import count
 from typing import Any
 
@@ -477,6 +478,26 @@ def _put(
             file.write(bodies[0])
             file.close(rows=counted)
         writer.describe(1, footer_text(bodies[1], ["dt"]))
+
+
+@pytest.mark.parametrize("put_first", [False, True])
+def test_a_known_type_of_a_partition_column_is_kept(store: WatchedStore, *, put_first: bool) -> None:
+    """A file that was put has its partition columns in its path alone, where they have no type."""
+    jobs = [
+        lambda: _put(store, pa.table({"id": [1]}), directory="dt=2013-01-01", counted=1),
+        lambda: write_table(
+            pa.table({"id": [2], "dt": [date(2013, 1, 1)]}),
+            HOME,
+            store=store,
+            partition_by=["dt"],
+            conflict_mode="append",
+        ),
+    ]
+    for job in jobs if put_first else reversed(jobs):
+        job()
+    compact(store, HOME)
+    (text,) = latest_manifest(store, HOME).schemas
+    assert WrittenColumns.of(text, "here").spark.fields[-1] == SparkField(name="dt", type="date")
 
 
 def test_a_column_that_is_in_no_record_is_not_dropped(store: WatchedStore) -> None:
