@@ -214,7 +214,7 @@ _SPARK_NAMES = {
 
 
 def from_text(text: str, where: str) -> WrittenSchema:
-    """Read the text of a schema in Arrow's encoding.
+    """Read the text of a schema in Arrow's encoding. Files may have columns with names of partition columns.
 
     Raises:
         InvalidRecord: It is damaged.
@@ -225,8 +225,8 @@ def from_text(text: str, where: str) -> WrittenSchema:
         raise InvalidOption(f"{where} has columns without Arrow's encoding, as Spark's own writers do")
     try:
         whole = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(columns.arrow, validate=True)))
-        partitions = pa.schema([whole.field(name) for name in columns.partitions])
-    except (pa.ArrowException, binascii.Error, OSError, ValueError, TypeError, KeyError) as error:
+        partitions = pa.schema([whole[whole.get_all_field_indices(name)[-1]] for name in columns.partitions])
+    except (pa.ArrowException, binascii.Error, OSError, ValueError, TypeError, LookupError) as error:
         raise InvalidRecord(f"{where} has columns that cannot be read: {error}") from error
     inner = [field for field in whole if field.name not in columns.partitions]
     return WrittenSchema(pa.schema(inner, metadata=whole.metadata), partitions)

@@ -83,6 +83,15 @@ def test_a_partition_column_that_the_schema_lacks_is_refused() -> None:
         from_text(text.replace('"partitions":["dt"', '"partitions":["at"'), "here")
 
 
+def test_a_file_may_have_a_column_of_the_name_of_a_partition_column() -> None:
+    """Its path has the value: the column is read as one of the partitions alone."""
+    stored = pa.schema([("dt", pa.int32()), ("id", pa.int64())])
+    text = to_text("parquet", stored, PARTITIONS, typed=False)
+    assert text is not None
+    read = from_text(text, "here")
+    assert (read.files.names, read.partitions) == (["id"], PARTITIONS)
+
+
 def test_the_columns_of_another_programs_file_are_those_of_its_footer() -> None:
     """In Spark's types where it has them; a partition column's is unknown, and other bytes have none."""
     kinds = {"l": pa.large_list(pa.int8()), "at": pa.timestamp("ns"), "s": pa.large_string()}
