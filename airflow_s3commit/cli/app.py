@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import Any, NoReturn
 
 import click
@@ -57,6 +58,10 @@ class Program(click.Group):
     def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> NoReturn:
         """Run a command, report every exception, and exit with the code; see `click.Command.main`."""
         words = list(sys.argv[1:] if args is None else args)
+        for stream in (sys.stdout, sys.stderr):
+            # What was done must be reported, also if the encoding lacks a character of a name.
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         output = Output(as_json="--json" in words, debug="--debug" in words)
         failure = {"type": "Interrupted", "outcome": "outcome_unknown"}
         try:

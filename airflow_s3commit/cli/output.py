@@ -268,7 +268,9 @@ class _Console(Console):
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() or os.environ.get("COLUMNS") else _WIDTH_WITHOUT_TERMINAL
+    width = (
+        None if stream is None or stream.isatty() or os.environ.get("COLUMNS") else _WIDTH_WITHOUT_TERMINAL
+    )
     return _Console(stderr=stderr, highlight=False, width=width, soft_wrap=False)
 
 

@@ -42,6 +42,24 @@ def test_a_closed_pipe_is_no_finding(lake: Lake, run: RunProgram, monkeypatch: p
     assert run("show", lake.destination, "unknown", "--json").exit_code == 141
 
 
+def test_a_name_that_the_encoding_lacks_does_not_hide_a_commit(lake: Lake) -> None:
+    """What was committed ends with 0, and the name is written with escapes."""
+    lake.sealed(FILES, said={"dag": "日報"})
+    done = CliRunner(charset="latin-1").invoke(program, ["commit", lake.destination, OURS])
+    assert (done.exit_code, "\\u65e5\\u5831" in done.stdout) == (0, True)
+
+
+def test_a_closed_standard_output_is_no_error(
+    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service may start the program without one, and the exit code says how it went."""
+    lake.sealed(FILES).commit()
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(SystemExit, match=r"^0$"):
+        program.main(["log", lake.destination])
+    assert capsys.readouterr().err == ""
+
+
 def test_all_commands_are_there(run: RunProgram) -> None:
     """The help has every command on one uncut line, and every exit code."""
     assert (
