@@ -111,6 +111,8 @@ def _publish(store: ObjectStore, home: Destination, catalog: Catalog, name: str,
         first = next(changes(store, home, Position()), None)
         if first is None or not first.after.fields:
             return 0
+        for file in first.added:
+            _rows(file, home)
         # Another process may create it first, and publish: only the table itself says what it has.
         found = _create(catalog, name, home, first.after)
     since = _published(found, name, home)
@@ -119,6 +121,13 @@ def _publish(store: ObjectStore, home: Destination, catalog: Catalog, name: str,
         since = change.table.head
         published.append(since.number)
     return since.number
+
+
+def _rows(file: FileEntry, home: Destination) -> int:
+    if file.rows is None:
+        where = join_uri(home.bucket, file.key)
+        raise InvalidOption(f"the rows of {where} were not counted, and Iceberg must know them: replace it")
+    return file.rows
 
 
 def _create(catalog: Catalog, name: str, home: Destination, columns: DeltaColumns) -> IcebergTable:
@@ -239,19 +248,14 @@ def _data_files(
         return Record(*(_value(fields[name].field_type, text, zones.get(name, UTC)) for name, text in texts))
 
     for file in files:
-        where = join_uri(home.bucket, file.key)
-        if file.rows is None:
-            raise InvalidOption(
-                f"the rows of {where} were not counted, and Iceberg must know them: replace it"
-            )
         known = [(fields[name], one) for name, one in (file.statistics or {}).items() if name in fields]
         nulls = {field.field_id: one.nulls for field, one in known if one.nulls is not None}
         made = DataFile.from_args(
             content=DataFileContent.DATA,
-            file_path=where,
+            file_path=join_uri(home.bucket, file.key),
             file_format=FileFormat.PARQUET,
             partition=record(file.partition),
-            record_count=file.rows,
+            record_count=_rows(file, home),
             file_size_in_bytes=file.size,
             # Value counts include nulls.
             value_counts=dict.fromkeys(nulls, file.rows),
