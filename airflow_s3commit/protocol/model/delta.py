@@ -35,7 +35,7 @@ _NTZ, _NTZ_TYPE = "timestampNtz", '"timestamp_ntz"'
 _NUMBERS = {"byte", "short", "integer", "long", "float", "double"}
 _TIMES = {"date", "timestamp", "timestamp_ntz"}
 _PLAIN = {"string", "boolean", "binary", *_NUMBERS, *_TIMES}
-_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_DECIMAL = re.compile(r"decimal\(([1-9]|[12]\d|3[0-8]),(\d+)\)")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 
@@ -132,7 +132,7 @@ def _delta_type(name: str, kind: Any, owner: str) -> Any:
             " line feeds; rename it"
         )
     match kind:
-        case str() if kind in _PLAIN or _DECIMAL.fullmatch(kind):
+        case str() if kind in _PLAIN or ((one := _DECIMAL.fullmatch(kind)) and int(one[2]) <= int(one[1])):
             return kind
         case {"type": "array", "elementType": element}:
             inner = _delta_type(name, element, owner)

@@ -101,6 +101,9 @@ def test_new_columns_are_said_with_the_same_id() -> None:
         ("duration[us]", "type duration"),
         ("timestamp[ns]", "type timestamp\\[ns"),
         ("void", "type void"),
+        ("decimal(50,3)", r"type decimal\(50,3\)"),
+        ("decimal(5,-2)", r"type decimal\(5,-2\)"),
+        ("decimal(3,5)", r"type decimal\(3,5\)"),
         ({"type": "array", "elementType": "uint64", "containsNull": True}, "type uint64"),
         ({"type": "struct", "fields": [{"name": "a b", "type": "long"}]}, "'a b'.*rename"),
         (
