@@ -27,7 +27,7 @@ from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Commit, Entry, Pieces, Source, Table
 from airflow_s3commit.protocol.steps.abort import abort, aborting_unbegun, undo
-from airflow_s3commit.protocol.steps.append import end_job, ending
+from airflow_s3commit.protocol.steps.append import carried, end_job, ending
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.finish import finish, refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.fold import read_table
@@ -215,7 +215,26 @@ def roll_back(
         removed=change.files(change.leaving),
         retain=retain,
     )
-    if dry_run or not change.restores:
+    if not change.restores:
+        return report
+    job, log = None, Log(context)
+
+    def entry_after(head: Position) -> Entry:
+        store, home = context.store, context.layout.destination
+        table = read_table(store, home, head.number)
+        refuse_markers_beside_retained(context, options, log.marks, lambda: table)
+        if table.generation != change.now:
+            raise DestinationChanged(
+                f"{home.uri}: generation {table.generation} came in between, which a rollback to"
+                f" {change.to} would take back too; nothing was changed. Decide again"
+            )
+        # A release may have come in between.
+        anew = change_between(read_table(store, home, change.to), table)
+        return ending(context, head, job, commit=_commit(table, anew, options))
+
+    if dry_run:
+        log.read()
+        carried(context, log, entry_after(log.head))
         return report
     with naming(context, f"rollback to generation {change.to}"):
         with aborting_unbegun(context):
@@ -223,20 +242,6 @@ def roll_back(
             look_at_record(context, stored)
         job = stored.record
         log = Log(context, job.base)
-
-        def entry_after(head: Position) -> Entry:
-            store, home = context.store, context.layout.destination
-            table = read_table(store, home, head.number)
-            refuse_markers_beside_retained(context, options, log.marks, lambda: table)
-            if table.generation != change.now:
-                raise DestinationChanged(
-                    f"{home.uri}: generation {table.generation} came in between, which a rollback to"
-                    f" {change.to} would take back too; nothing was changed. Decide again"
-                )
-            # A release may have come in between.
-            anew = change_between(read_table(store, home, change.to), table)
-            return ending(context, head, job, commit=_commit(table, anew, options))
-
         try:
             log.read()
             end = end_job(context, log, entry_after, otherwise="Nothing was changed: run it again")

@@ -357,6 +357,17 @@ def test_a_type_of_a_partition_column_must_fit_the_files_that_stay() -> None:
     assert [len(table) for table in lake.check()] == [1, 1, 1]
 
 
+def test_a_preview_of_a_rollback_refuses_what_the_rollback_would() -> None:
+    """Of a table that was not published at that generation, and had files that Delta does not have."""
+    lake = Lake()
+    csv = columns(("x", "long"), ("dt", "integer"), form="csv")
+    lake.write("dt=1/a.csv", schema=csv, publish=None)
+    lake.write("dt=1/a.parquet", mode="replace", retain="7d")
+    for dry_run in (True, False):
+        with pytest.raises(InvalidOption, match="csv files"):
+            rollback(lake.store, URI, to=2, clock=lake.clock, dry_run=dry_run)
+
+
 def test_publication_that_begins_beside_a_job_refuses_it() -> None:
     """A job that was set up before, with files that Delta cannot have, is aborted at its commit."""
     lake, other = Lake(), columns(("x", "uint8"), ("dt", "integer"))
