@@ -154,7 +154,7 @@ class Adoption:
             AuditFailed: Tasks are missing, or their number is not the expected one.
             JobClosed: No task committed; or the job may be alive; or it was aborted.
             InvalidOption: The table is published, or would be; Hadoop records no columns.
-            JobMismatch: The job was adopted with other options before, or to be aborted.
+            JobMismatch: The job was adopted with other options before, or to be aborted; or is one of ours.
             AlreadyCommitted: The Hadoop job is successful: a sweep removes its leftovers.
             S3CommitError: As from the commit of our job. All of those above come before any change.
         """
@@ -170,6 +170,7 @@ class Adoption:
             InvalidRecord: A file is damaged, or not Hadoop's. Nothing was changed.
             AlreadyCommitted: The Hadoop job is successful, or it was adopted and committed.
             JobClosed: The job may be alive. Nothing was changed.
+            JobMismatch: The job is one of ours.
             S3CommitError: As from the abort of our job.
         """
         with self._preparing(commit=False):
@@ -244,6 +245,8 @@ class Adoption:
         end, context = self._end(), self._context
         if end is not None and (end.kind == "commit") != commit:
             refuse_ended(context, end)
+        if context.record is not None and not context.record.adopted:
+            raise JobMismatch(f"{context.name} is no job of Hadoop's: end it with s3commit commit or abort")
         if end is not None or not ((survey := self._survey).job.files or commit):
             return end
         # Once our job is sealed, our own commit may have published uploads: do not go by Hadoop's status.
@@ -302,7 +305,7 @@ class Adoption:
     def _occupied(self, key: str, why: str) -> DestinationNotEmpty:
         return DestinationNotEmpty(
             f"{self._context.name} writes {join_uri(self._context.bucket, key)}, and {why}, so nothing was"
-            " changed. Move that object elsewhere, or replace its partition by another job, and adopt this"
+            " published. Move that object elsewhere, or replace its partition by another job, and adopt this"
             " one again; or give it up with: s3commit adopt … --abort"
         )
 

@@ -340,6 +340,17 @@ def test_a_dead_job_beside_a_published_table_can_only_be_aborted(asked: Literal[
         assert (dead.pending_keys(), dead.keys(MAGIC), dead.keys(f"{ROOT}day=")) == ([], [], [])
 
 
+def test_a_job_of_ours_is_not_adopted() -> None:
+    """An abort, and what it would do, refuse it alike: it is ended by its own commands."""
+    store, job_id = MemoryStore((BUCKET,), min_part_bytes=1), an_id("ours")
+    job = Job.setup(store, f"s3://{BUCKET}/{ROOT}", job_id=job_id)
+    adoption = Adoption(store, f"s3://{BUCKET}/{ROOT}", job_id)
+    assert isinstance(adoption.refusal(commit=False), JobMismatch)
+    with pytest.raises(JobMismatch, match="is no job of Hadoop's"):
+        adoption.abort()
+    assert job.state().state == "open"
+
+
 def test_a_job_that_left_nothing_is_not_known() -> None:
     """A wrong id, or a wrong destination, is an error that says where it looked."""
     dead = DeadJob()
