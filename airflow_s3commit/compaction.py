@@ -267,7 +267,10 @@ def _rewrite(
             for batch in _batches(join_uri(home.bucket, file.key), file, copy, schema)
         )
         stem = f"{partition}/part-00000-{job_id}".removeprefix("/")
-        writer.describe(write_batches(writer, batches, plan, stem, empty_file=False).files, text)
+        try:
+            writer.describe(write_batches(writer, batches, plan, stem, empty_file=False).files, text)
+        except pa.ArrowNotImplementedError as error:
+            raise _not_by_pyarrow(home, str(error)) from error
         logger.info("%s: %d files of %r are written anew", home.uri, len(found), partition or ".")
 
 

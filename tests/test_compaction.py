@@ -9,6 +9,7 @@ from datetime import date
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -506,6 +507,15 @@ def test_a_column_that_is_in_no_record_is_not_dropped(store: WatchedStore) -> No
     for _ in range(2):
         _put(store, whole, whole.select(["id"]))
     with pytest.raises(InvalidOption, match="without a change of 'more'"):
+        compact(store, HOME)
+    assert len(files(store)) == 2
+
+
+def test_a_type_that_pyarrow_does_not_compare_is_refused(store: WatchedStore) -> None:
+    """Half floats of another program have no bounds there: the refusal says how Spark rewrites them."""
+    for _ in range(2):
+        _put(store, pa.table({"h": pa.array([np.float16(1.5)])}))
+    with pytest.raises(InvalidOption, match=r"cannot be compacted by pyarrow: .*halffloat"):
         compact(store, HOME)
     assert len(files(store)) == 2
 

@@ -226,7 +226,7 @@ def _since(text: str) -> int | datetime:
     """,
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, metavar="N", help="How many commits to list."
+    "--limit", type=click.IntRange(1, 10**9), default=20, metavar="N", help="How many commits to list."
 )
 @click.option(
     "--partition",

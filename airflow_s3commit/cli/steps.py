@@ -151,7 +151,7 @@ def put(
     job = session.job
     # Another put to a target is another attempt of the same task.
     named = target if is_directory else files[0][1]
-    task = f"put-{hashlib.sha256(named.encode()).hexdigest()[:32]}"
+    task = f"put-{hashlib.sha256(named.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
     if job.stage_seal(stage, attempt) is not None:
         raise JobClosed(f"stage {stage}-{attempt} of job {session.job_id} is sealed: use another --attempt")
     earlier = committed_attempts(session.context, stage, attempt, task)

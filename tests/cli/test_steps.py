@@ -20,6 +20,7 @@ from airflow_s3commit.protocol.metadata.registry import read_registry
 from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.tables.columns import from_text
 from airflow_s3commit.testing import StoreCall
+from tests.cases import each
 from tests.cli.conftest import FILES, OLD, RunProgram, plain_json
 from tests.protocol.building import BUCKET, OURS, THEIRS, Crash, Lake, an_id, named, once
 from tests.protocol.hadoop.dead_jobs import UUID, DeadJob
@@ -144,6 +145,17 @@ def test_a_second_put_replaces_the_first(lake: Lake, run: RunProgram, files: Pat
     run("seal", lake.destination, OURS, *STAGE)
     run("commit", lake.destination, OURS, "--seal")
     assert data(lake) == {"dt=1/part.csv": b"second"}
+
+
+@each("source", [os.fsdecode(b"\xff.csv"), "plain.csv"])
+def test_names_that_are_no_text_are_refused(lake: Lake, run: RunProgram, source: str) -> None:
+    """Of a file or a target, as the file system has it: the error is one of the path."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, source).write_bytes(b"1")
+        lake.set_up()
+        target = "" if source != "plain.csv" else os.fsdecode(b"a\xff/")
+        done = run("put", lake.destination, OURS, str(Path(folder, source)), target, *STAGE)
+    assert (done.exit_code, "control character U+DCFF" in done.stderr) == (3, True)
 
 
 def test_puts_to_one_directory_add_up(lake: Lake, run: RunProgram, files: Path) -> None:
