@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import UnionType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -197,8 +196,7 @@ class NextStep(NamedTuple):
     command: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLines:
+class CommandLines(NamedTuple):
     """Composes command lines about one destination, quoted for a shell.
 
     Attributes:

@@ -21,10 +21,10 @@ import resource
 import tempfile
 import time
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from msgspec.structs import replace
 from report import as_markdown, machine, show, write_section
 
 import airflow_s3commit.protocol.model.layout as keys

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -58,8 +58,7 @@ class UnreadableFiles(ValueError):
     """A table's files have no common format, or one that has to be given as pyarrow's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileReading:
+class FileReading(NamedTuple):
     """How to read the files of one dataset: their format, by our name and as pyarrow's object."""
 
     format: str

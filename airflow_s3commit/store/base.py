@@ -9,7 +9,6 @@ retry by themselves; a caller sees only the final outcome.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -29,8 +28,7 @@ METADATA_PREFIX = "x-amz-meta-"
 TAG_COUNT = "x-amz-tagging-count"
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
+class ObjectInfo(Struct, frozen=True):
     """Description of one object.
 
     Attributes:
@@ -46,12 +44,11 @@ class ObjectInfo:
     size: int
     etag: str
     modified: float
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(Struct, frozen=True):
     """An object's content, and the time of the response by the store's clock, in seconds since the epoch."""
 
     info: ObjectInfo
@@ -59,16 +56,14 @@ class Fetched:
     date: float
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """Result of a write: the ETag, and the response's time by the store's clock (seconds since the epoch)."""
 
     etag: str
     date: float
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Struct, frozen=True):
     """A multipart upload that is neither completed nor aborted; ``initiated`` in seconds since the epoch."""
 
     key: str
@@ -76,8 +71,7 @@ class Upload:
     initiated: float
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One uploaded part of a pending upload; ``size`` in bytes."""
 
     number: int
@@ -85,8 +79,7 @@ class Part:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteFailure:
+class DeleteFailure(Struct, frozen=True):
     """An object that a bulk delete did not delete, with the store's error."""
 
     key: str
@@ -118,8 +111,7 @@ class StoreProfile(Struct, frozen=True, kw_only=True):
     bulk_etags: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """The load that a client puts on its store.
 
     Attributes:

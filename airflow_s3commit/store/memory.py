@@ -11,10 +11,11 @@ import hashlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal, TypeVar
 from urllib.parse import parse_qsl
+
+from msgspec import Struct
 
 from airflow_s3commit.exceptions import (
     NoSuchBucket,
@@ -49,25 +50,22 @@ from airflow_s3commit.store.execute import one_by_one
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Stored:
+class _Stored(Struct):
     info: ObjectInfo
     body: bytes
     upload_id: str | None = None
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(Struct):
     key: str
     initiated: float
     headers: Mapping[str, str]
-    parts: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    parts: dict[int, tuple[str, bytes]] = {}
 
 
-@dataclass(slots=True)
-class _Bucket:
-    objects: dict[str, _Stored] = field(default_factory=dict)
-    uploads: dict[str, _Pending] = field(default_factory=dict)
+class _Bucket(Struct):
+    objects: dict[str, _Stored] = {}
+    uploads: dict[str, _Pending] = {}
 
 
 class MemoryStore:

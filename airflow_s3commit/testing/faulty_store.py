@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Literal, NoReturn, TypeAlias, TypeVar, cast
+
+from msgspec import Struct
 
 from airflow_s3commit.exceptions import (
     AccessDenied,
@@ -42,8 +43,7 @@ class Crash(BaseException):
     """Simulates the death of the process: ``except Exception`` does not catch it; later calls raise it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCall:
+class StoreCall(Struct, frozen=True):
     """One call of a verb of an `ObjectStore`.
 
     Attributes:
@@ -65,8 +65,7 @@ class StoreCall:
         return f"{self.verb} of s3://{self.bucket}/{self.key}"
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """An effect, and the calls on which it acts.
 
     - ``refuse``: the call is not made, and raises `Unavailable`, as with an overloaded store.

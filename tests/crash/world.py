@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from airflow_s3commit import (
     CommittedTask,
@@ -354,10 +355,12 @@ class World:
             setattr(self, name, copy(progress[name]))
         self.store._uploads_started = progress["_uploads_started"]
         self.store._buckets = {
-            name: replace(
+            name: structs.replace(
                 bucket,
                 objects=dict(bucket.objects),
-                uploads={key: replace(one, parts=dict(one.parts)) for key, one in bucket.uploads.items()},
+                uploads={
+                    key: structs.replace(one, parts=dict(one.parts)) for key, one in bucket.uploads.items()
+                },
             )
             for name, bucket in progress["_buckets"].items()
         }

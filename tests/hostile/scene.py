@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from airflow_s3commit import FileEntry
 from airflow_s3commit.exceptions import S3CommitError

@@ -119,8 +119,7 @@ class Sandbox:
         run_all(steps, f"removing a probe below {self.home.uri}", "it may be left")
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(NamedTuple):
     """A named probe. It is skipped if a probe that it ``needs`` failed or was skipped."""
 
     name: str

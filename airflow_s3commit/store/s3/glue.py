@@ -23,7 +23,7 @@ _TRIES = 3
 _DONE = frozenset({"AlreadyExistsException", "EntityNotFoundException"})
 
 
-class _TableRequest(Request):
+class _TableRequest(Request, frozen=True):
     """A request on a Glue table, whose name takes the place of the bucket."""
 
     def __str__(self) -> str:

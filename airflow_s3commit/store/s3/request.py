@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from traceback import walk_tb
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore import exceptions as raised
 from botocore.parsers import ResponseParserError
+from msgspec import Struct
 from urllib3.exceptions import HTTPError
 
 from airflow_s3commit.exceptions import (
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.store.base import PartEtag
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What a request is about, without its options.
 
     Attributes:

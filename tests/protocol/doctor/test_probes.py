@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import NoSuchKey, StoreRejected, StoreUnsuitable

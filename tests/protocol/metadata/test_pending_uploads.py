@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from airflow_s3commit.exceptions import (
     AccessDenied,
@@ -376,13 +377,13 @@ def test_under_kms_sparks_own_upload_is_known_by_its_name() -> None:
     complete(lake, uploads)
     upload = like_hadoop(uploads[0])
     standing = lake.store.head(BUCKET, upload.destinationKey)
-    plain = replace(standing, etag=f"{'0' * 32}-{len(upload.etags)}")
-    encrypted = replace(plain, headers={"x-amz-server-side-encryption": "aws:kms"})
+    plain = structs.replace(standing, etag=f"{'0' * 32}-{len(upload.etags)}")
+    encrypted = structs.replace(plain, headers={"x-amz-server-side-encryption": "aws:kms"})
     assert not is_ours(upload, plain)
     assert is_ours(upload, encrypted)
-    assert not is_ours(upload, replace(encrypted, etag="0" * 32))
-    assert not is_ours(upload, replace(encrypted, size=upload.length + 1))
-    assert not is_ours(upload, replace(encrypted, metadata={"s3commit-job": "another"}))
+    assert not is_ours(upload, structs.replace(encrypted, etag="0" * 32))
+    assert not is_ours(upload, structs.replace(encrypted, size=upload.length + 1))
+    assert not is_ours(upload, structs.replace(encrypted, metadata={"s3commit-job": "another"}))
     assert not is_ours(msgspec.structs.replace(upload, destinationKey="t/dt=1/part-0"), encrypted)
 
 

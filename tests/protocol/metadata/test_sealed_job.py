@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, Unavailable
 from airflow_s3commit.protocol.metadata.sealed_job import (
