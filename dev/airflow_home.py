@@ -12,8 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
-from airflow_s3commit.testing.programs import Program, ProgramFailed, check_running, free_ports, stop_all
+from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports
 from dev.airflow_api import AirflowApi
+from dev.programs import check_running, stop_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from types import FrameType, TracebackType
+    from collections.abc import Mapping, Sequence
+    from types import FrameType
 
 _LEASH = Path(__file__).with_name("leash.py")
 
@@ -23,6 +24,7 @@ class ProgramFailed(RuntimeError):
     """A program did not start, or ended unexpectedly. The message ends with the end of its log."""
 
 
+@dataclass(eq=False, repr=False)
 class Program:
     """A program in the background, which ends when this object is stopped or the process that owns it dies.
 
@@ -31,31 +33,20 @@ class Program:
     SIGKILL it has ``grace`` seconds.
     """
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        log: Path,
-        environment: Mapping[str, str] | None = None,
-        directory: Path | None = None,
-        grace: float = 5.0,
-    ) -> None:
-        self.name = name
-        self.log = log
-        self.command = list(command)
-        self.environment = environment
-        self.directory = directory
-        self.grace = grace
-        self._leash: subprocess.Popen[bytes] | None = None
+    name: str
+    command: Sequence[str]
+    _: KW_ONLY
+    log: Path
+    environment: Mapping[str, str] | None = None
+    directory: Path | None = None
+    grace: float = 5.0
+    _leash: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -129,25 +120,6 @@ class Program:
             return ""
         tail = "\n  ".join(text.splitlines()[-lines:])
         return f"; the end of {self.log}:\n  {tail}" if tail else f"; {self.log} is empty"
-
-
-def stop_all(programs: Iterable[Program]) -> None:
-    """Stop several programs at the same time, and return when all have ended."""
-    with ExitStack() as stack:
-        for program in programs:
-            stack.callback(program.stop)
-            program.ask_to_stop()
-
-
-def check_running(programs: Iterable[Program]) -> None:
-    """Return if all programs are running.
-
-    Raises:
-        ProgramFailed: One has ended.
-    """
-    for program in programs:
-        if not program.running:
-            raise ProgramFailed(f"{program.name} ended with {program.exit_code}{program.last_words()}")
 
 
 def free_ports(count: int) -> list[int]:

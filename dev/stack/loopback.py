@@ -9,9 +9,10 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from airflow_s3commit.testing.programs import Program, ProgramFailed, check_running, free_ports
+from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports
 from dev.airflow_home import HOST, AirflowHome, clean_environment
 from dev.demo.servers import connections, spark_environment
+from dev.programs import check_running
 from dev.stack.base import CHECKOUT, DOCKER, REGION, Stack, make_secrets
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_s3commit.testing import ProgramFailed
-from airflow_s3commit.testing.programs import Program, free_ports, stop_all
+from airflow_s3commit.testing.programs import Program, free_ports
+from dev.programs import stop_all
 
 if TYPE_CHECKING:
     from pathlib import Path
