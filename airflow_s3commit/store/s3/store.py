@@ -249,30 +249,21 @@ class S3Store(RetryingStore):
     def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
         """Implement `ObjectStore.delete`."""
         request = Request("DeleteObject", bucket, key)
-        if if_match is None:
-            with suppress(NoSuchKey):
-                self._ask(request, bool)
-            return
         known = self.profiles[bucket].conditional_delete
-        if not known:
+        with suppress(NoSuchKey):
             # Some stores delete regardless of the condition, and no response shows it.
-            try:
-                if self.head(bucket, key).etag != unquoted(if_match):
-                    raise PreconditionFailed(f"{request}: the object has another ETag")
-            except NoSuchKey:
+            if if_match is not None and not known and self.head(bucket, key).etag != unquoted(if_match):
+                raise PreconditionFailed(f"{request}: the object has another ETag")
+            if if_match is None or known is False:
+                self._ask(request, bool)
                 return
-        if known is False:
-            self.delete(bucket, key)
-            return
-        try:
-            self._ask_if_match(request, if_match, bool)
-        except NoSuchKey:
-            return
-        except StoreRejected as error:
-            if known or error.code not in NOT_KNOWN:
-                raise
-            self.delete(bucket, key)
-            self._learn(bucket, "has no conditional deletes", conditional_delete=False)
+            try:
+                self._ask_if_match(request, if_match, bool)
+            except StoreRejected as error:
+                if known or error.code not in NOT_KNOWN:
+                    raise
+                self.delete(bucket, key)
+                self._learn(bucket, "has no conditional deletes", conditional_delete=False)
 
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
         """Implement `ObjectStore.delete_many`.
