@@ -115,6 +115,16 @@ def examine(
     )
 
 
+#: What to do about an error of a probe; the first that matches counts.
+_REMEDIES = {
+    AccessDenied: "check the credentials and the policy; s3commit doctor --policy prints what it must allow",
+    NoSuchBucket: "create the bucket, or correct its name or the endpoint",
+    Unavailable | OutcomeUnknown: "make sure that the store can be reached, and run this again",
+    StoreUnsuitable: "use another store",
+    S3CommitError: "the store does not support this; use another store, or ask its operator",
+}
+
+
 def _examine(sandbox: Sandbox, probes: Iterable[Probe]) -> list[Check]:
     findings: dict[str, Finding] = {}
     try:
@@ -134,7 +144,8 @@ def _try(probe: Probe, sandbox: Sandbox, findings: dict[str, Finding]) -> Findin
     try:
         return probe.run(sandbox)
     except S3CommitError as error:
-        return Finding("failed", described(error), _remedy(error))
+        remedy = next(words for kind, words in _REMEDIES.items() if isinstance(error, kind))
+        return Finding("failed", described(error), remedy)
 
 
 def _clear(sandbox: Sandbox) -> Finding:
@@ -148,18 +159,6 @@ def _clear(sandbox: Sandbox) -> Finding:
             "delete them, or run s3commit sweep",
         )
     return Finding("ok", "all objects and uploads of these checks are removed")
-
-
-def _remedy(error: S3CommitError) -> str:
-    if isinstance(error, AccessDenied):
-        return "check the credentials and the policy; s3commit doctor --policy prints what it must allow"
-    if isinstance(error, NoSuchBucket):
-        return "create the bucket, or correct its name or the endpoint"
-    if isinstance(error, Unavailable | OutcomeUnknown):
-        return "make sure that the store can be reached, and run this again"
-    if isinstance(error, StoreUnsuitable):
-        return "use another store"
-    return "the store does not support this; use another store, or ask its operator"
 
 
 _PARTITION = "rehearsal=1"

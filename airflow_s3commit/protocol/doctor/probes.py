@@ -7,6 +7,7 @@ No answer is trusted: each is compared with what was sent, and with what other r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
@@ -351,12 +352,9 @@ def _abort(sandbox: Sandbox) -> Finding:
     _, upload_id = sandbox.begin("aborted")
     sandbox.send(key, upload_id, BODY)
     store.abort_upload(bucket, key, upload_id)
-    try:
-        is_left = any(store.list_parts(bucket, key, upload_id))
-    except (NoSuchUpload, StoreRejected):
-        is_left = False
-    if is_left:
-        raise StoreUnsuitable(f"an upload of {where} still exists after its abort")
+    with suppress(NoSuchUpload, StoreRejected):
+        if any(store.list_parts(bucket, key, upload_id)):
+            raise StoreUnsuitable(f"an upload of {where} still exists after its abort")
     try:
         is_same = store.head(bucket, key).etag == before
     except NoSuchKey:
