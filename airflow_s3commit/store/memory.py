@@ -312,8 +312,6 @@ class MemoryStore:
 
 def _object_info(key: str, size: int, etag: str, modified: float, sent: Mapping[str, str]) -> ObjectInfo:
     """Return the `ObjectInfo` of an object written with these headers, or reject them as S3 does."""
-    if not sent:
-        return ObjectInfo(key, size, etag, modified)
     boto3_parameters(sent)
     metadata, headers = object_headers(sent)
     if sent.get("x-amz-tagging"):

@@ -94,6 +94,7 @@ def client_config(
     """
     if path_style is None:
         path_style = not is_aws_host(endpoint_url)
+    given = given or Config()
     own: Any = Config(
         user_agent=f"airflow-s3commit/{__version__}",
         signature_version="s3v4",
@@ -110,9 +111,6 @@ def client_config(
             "payload_signing_enabled": endpoint_url is not None and urlsplit(endpoint_url).scheme != "https",
         },
     )
-    if given is None:
-        plain: Config = own
-        return plain
     s3: Any = {**own.s3, **(getattr(given, "s3", None) or {}), "addressing_style": own.s3["addressing_style"]}
     ours: Any = Config(user_agent=own.user_agent, retries=own.retries, parameter_validation=False, s3=s3)
     if timeout is not None:
