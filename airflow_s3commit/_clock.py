@@ -14,15 +14,12 @@ class Clock(Protocol):
 
         It is for people to read. It cannot order events of different machines, because their clocks differ.
         """
-        ...
 
     def monotonic(self) -> float:
         """Return a time in seconds that never goes back, for deadlines and leases within this process."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Block the calling thread for ``seconds``."""
-        ...
 
 
 class SystemClock:
