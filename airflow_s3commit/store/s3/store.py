@@ -335,11 +335,8 @@ class S3Store(RetryingStore):
         page: int | None = None,
     ) -> Iterator[ObjectInfo]:
         """Implement `ObjectStore.list_objects`."""
-        options: dict[str, Any] = {} if recursive else {"Delimiter": "/"}
-        if start_after is not None:
-            options["StartAfter"] = start_after
-        if page is not None:
-            options["MaxKeys"] = page
+        given = {"Delimiter": None if recursive else "/", "StartAfter": start_after, "MaxKeys": page}
+        options = {name: value for name, value in given.items() if value is not None}
         request = Request("ListObjectsV2", bucket, prefix=prefix)
         first: str | None = None
         for found in pages(request, OBJECTS, lambda at: self._page(request, Prefix=prefix, **options, **at)):
