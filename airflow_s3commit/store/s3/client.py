@@ -269,7 +269,12 @@ class RetryingStore:
         known: set[str] = set()
         try:
             for found in pages(request, UPLOADS, fetch):
-                uploads = [one for one in _uploads(request, found, prefix) if one.upload_id not in known]
+                listed = entries(request, found, "Uploads", ("Key", "UploadId", "Initiated"))
+                uploads = [
+                    Upload(one["Key"], one["UploadId"], one["Initiated"].timestamp())
+                    for one in listed
+                    if one["Key"].startswith(prefix) and one["UploadId"] not in known
+                ]
                 yield from uploads
                 known = {one.upload_id for one in uploads}
         except StoreRejected as error:
@@ -283,10 +288,3 @@ class RetryingStore:
         for page in pages(request, PARTS, lambda at: self._page(request, **at)):
             for entry in entries(request, page, "Parts", ("PartNumber", "ETag", "Size")):
                 yield Part(entry["PartNumber"], entry["ETag"].strip('"'), entry["Size"])
-
-
-def _uploads(request: Request, page: Page, prefix: str) -> Iterator[Upload]:
-    """Yield the pending uploads of a page whose key begins with ``prefix``."""
-    for entry in entries(request, page, "Uploads", ("Key", "UploadId", "Initiated")):
-        if entry["Key"].startswith(prefix):
-            yield Upload(entry["Key"], entry["UploadId"], entry["Initiated"].timestamp())
