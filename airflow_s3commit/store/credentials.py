@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from airflow_s3commit.exceptions import AccessDenied, StoreUnsuitable
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    Url = TypeVar("Url", str, str | None)
+Url = TypeVar("Url", str, str | None)
 
 #: Endpoints below these domains are Amazon's own; they want the bucket in the host name.
 _AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu")
