@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
+from itertools import chain
 from typing import Any, NoReturn
 
 import click
@@ -88,6 +89,7 @@ class Program(click.Group):
 @click.group(
     name="s3commit",
     cls=Program,
+    commands=[*chain.from_iterable(COMMANDS.values())],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
     epilog="""\b
 Examples:
@@ -114,8 +116,3 @@ def program() -> None:
 def main() -> NoReturn:
     """Run the program named ``s3commit``."""
     program.main(prog_name="s3commit")
-
-
-for _commands in COMMANDS.values():
-    for _command in _commands:
-        program.add_command(_command)
