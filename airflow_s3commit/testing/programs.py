@@ -137,8 +137,7 @@ def free_ports(count: int) -> list[int]:
             if len(ports) == count:
                 break
             probe = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            if os.name == "posix":
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
