@@ -328,8 +328,8 @@ def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
     A name that the schema does not have is looked up regardless of case, as in Spark.
 
     Raises:
-        UnsupportedPartition: A column is missing or ambiguous, begins with a dot, or has a type that cannot
-            be rendered as Spark does; or all columns are partition columns.
+        UnsupportedPartition: A column is missing, ambiguous or named twice, begins with a dot, or has a
+            type that cannot be rendered as Spark does; or all columns are partition columns.
     """
     resolved = tuple(resolve_name(schema.names, name) for name in names)
     for name in resolved:
@@ -337,6 +337,8 @@ def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
             raise UnsupportedPartition(
                 f"partition column {name!r} begins with a dot: readers skip such directories; rename it"
             )
+        if resolved.count(name) > 1:
+            raise UnsupportedPartition(f"partition column {name!r} is named twice: name it once")
         _renderer(name, schema.field(name).type)
     if resolved and len(resolved) == len(schema.names):
         raise UnsupportedPartition(

@@ -228,11 +228,7 @@ _ORC_CODECS = {
     "uncompressed": Codec("uncompressed", ""),
 }
 
-_TEXT_CODECS = {
-    "none": Codec("none", ""),
-    "uncompressed": Codec("none", ""),
-    "gzip": Codec("gzip", ".gz"),
-}
+_TEXT_CODECS = {"none": Codec("none", ""), "uncompressed": Codec("none", ""), "gzip": Codec("gzip", ".gz")}
 
 #: The formats by name.
 FORMATS: Mapping[str, TableFormat] = {

@@ -183,8 +183,7 @@ def write_batches(
         numbers: Number of files with that stem, by directory; updated in place.
     """
     options = plan.options
-    most = min(options.group_bytes, options.row_bytes)
-    kept = 0
+    most, kept = min(options.group_bytes, options.row_bytes), 0
     if plan.partition_by:
         most = options.row_bytes // _BUFFERED_SHARE
         kept = most // _KEPT_SHARE

@@ -97,10 +97,15 @@ def test_values_without_a_directory_are_refused_by_column(values: pa.Array) -> N
 
 
 def test_columns_are_resolved_as_spark_resolves_them() -> None:
-    """Case is disregarded unless it matters; missing, ambiguous, hidden and all columns are refused."""
+    """Case is ignored unless it matters; missing, ambiguous, hidden, repeated and all columns are refused."""
     schema = pa.schema([("Dt", pa.string()), ("x", pa.string()), ("X", pa.string())])
     assert resolve_columns(schema, ["dT", "X"]) == ("Dt", "X")
-    for names, says in ((["y"], "not among"), (["Dt", "x", "X"], "none is left for the files")):
+    for names, says in (
+        (["y"], "not among"),
+        (["Dt", "x", "X"], "none is left for the files"),
+        (["Dt", "Dt"], "'Dt' is named twice"),
+        (["Dt", "DT"], "'Dt' is named twice"),
+    ):
         with pytest.raises(UnsupportedPartition, match=says):
             resolve_columns(schema, names)
     with pytest.raises(UnsupportedPartition, match="begins with a dot"):
