@@ -30,7 +30,7 @@ from airflow_s3commit.spark.driver import (
     target_of,
 )
 from airflow_s3commit.spark.options import parse_options
-from airflow_s3commit.spark.session import count_rows, getter_of, store_from_conf
+from airflow_s3commit.spark.session import count_rows, getter_of, job_from_conf, store_from_conf
 from airflow_s3commit.spark.shipping import MissingLibrary
 from airflow_s3commit.spark.task import plan_table, task_ids, write_task
 from airflow_s3commit.spark.writer_settings import hadoop_conf, site_conf, with_file_settings
@@ -140,7 +140,7 @@ class S3CommitWriter(DataSourceArrowWriter):
         properties = context._localProperties or {}  # noqa: SLF001
         conf = dict(self.hadoop) | {key: value for key, value in properties.items() if value}
         options = with_file_settings(self.options, conf)
-        target = target_of(options, self.write_id, conf.get)
+        target = target_of(options, self.write_id, conf, job_from_conf(conf.get))
         if BATCH in properties and not (target.own and options.conflict_mode == "replace"):
             raise batch_repeats(f'writes format("s3commit") to {target.reference.destination}')
         job = ready_job(target, options)
@@ -153,7 +153,7 @@ class S3CommitWriter(DataSourceArrowWriter):
 
         If it raises, for example because a task did not report, Spark calls `abort`.
         """
-        reports = _task_messages(messages)
+        reports = [message for message in messages if isinstance(message, TaskMessage)]
         if len(reports) != len(messages) or not reports:
             raise InvalidRecord(
                 f"{len(reports)} of {len(messages)} tasks reported: an incomplete write is not sealed; write"
@@ -163,7 +163,7 @@ class S3CommitWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort this write's uploads; a failure to abort is logged with the job's id, not raised."""
-        reports = _task_messages(messages)
+        reports = [message for message in messages if isinstance(message, TaskMessage)]
         if reports:
             target = reports[0].target
         elif self.options.destination is not None:
@@ -177,10 +177,6 @@ class S3CommitWriter(DataSourceArrowWriter):
         except Exception:
             words = "%s could not be aborted; run `s3commit abort` for it"
             logger.warning(words, named(target), exc_info=True)
-
-
-def _task_messages(messages: list[WriterCommitMessage | None]) -> list[TaskMessage]:
-    return [message for message in messages if isinstance(message, TaskMessage)]
 
 
 def register(spark: SparkSession) -> None:

@@ -31,9 +31,8 @@ from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealRefere
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
     DEFAULT_STAGE_ATTEMPT,
-    ConfGet,
+    PENDING_JOB,
     JobInConf,
-    job_from_conf,
     renewing_store,
     store_from_conf,
     store_of_process,
@@ -132,11 +131,12 @@ def own_target(destination: str, job_id: str, store: StoreAddress, **more: Any) 
     return Target(JobReference(**place), DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, own=True, store=store, **more)
 
 
-def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInConf | None = None) -> Target:
-    """Return a write's target: the given job, else the job in the conf, else its own job ``job_id``."""
-    store = options.store.or_else(store_from_conf(conf))
-    static = (conf(OVERWRITE_MODE) or "").lower() == "static"
-    found = given or job_from_conf(conf)
+def target_of(
+    options: WriteOptions, job_id: str, conf: Mapping[str, str], found: JobInConf | None = None
+) -> Target:
+    """Return a write's target: the job that was given or found in the conf, else its own job ``job_id``."""
+    store = options.store.or_else(store_from_conf(conf.get))
+    static = conf.get(OVERWRITE_MODE, "").lower() == "static"
     destination = options.destination if found is None else Destination.parse(found.reference.destination).uri
     if destination is None:
         raise InvalidDestination(
@@ -146,15 +146,19 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
             " partitionBy = 'dt'), and give saveAsTable and writeTo these options; CREATE TABLE AS SELECT"
             " cannot have them"
         )
-    session = s3a_settings(conf, split_uri(destination)[0])
+    session = s3a_settings(conf.get, split_uri(destination)[0])
     if found is None:
+        for key, home in conf.items():
+            is_inside = destination.startswith(home) and not is_hidden(destination.removeprefix(home))
+            is_home = key.startswith(PENDING_JOB) and key.endswith(".destination")
+            if is_home and (is_inside or home.startswith(destination)):
+                raise InvalidDestination(
+                    f"the write would commit to {destination} at once, but the Spark conf ({key}) has a job"
+                    f" for {home}: write with a DataFrame writer of Spark's own, and the job's owner commits"
+                )
+        twins, objects = tasks_have_twins(conf.get), with_s3a(options.object_options, session)
         return own_target(
-            destination,
-            job_id,
-            store,
-            twins=tasks_have_twins(conf),
-            object_options=with_s3a(options.object_options, session),
-            session_static=static,
+            destination, job_id, store, twins=twins, object_options=objects, session_static=static
         )
     if options.destination not in (None, destination):
         raise InvalidDestination(

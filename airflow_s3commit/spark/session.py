@@ -31,6 +31,7 @@ JOB_DESTINATION = "spark.s3commit.job.destination"
 JOB_STAGING = "spark.s3commit.job.staging"
 JOB_SHA256 = "spark.s3commit.job.sha256"
 STAGE = "spark.s3commit.stage"
+PENDING_JOB = "spark.s3commit.pending.job."
 STAGE_ATTEMPT = "spark.s3commit.stage.attempt"
 ENDPOINT_URL = "spark.s3commit.endpoint.url"
 ENDPOINT_REGION = "spark.s3commit.endpoint.region"
@@ -172,7 +173,7 @@ def _conf_of_sparks_own(
                 f"object_options has {name}, which S3A cannot apply to files of Spark's own writers: leave"
                 " it out and set it as the bucket's default, or use writer='python'"
             )
-    job, s3a = f"spark.s3commit.pending.job.{reference.job_id}.", _s3a(reference)
+    job, s3a = f"{PENDING_JOB}{reference.job_id}.", _s3a(reference)
     return {
         **pending_conf(),
         f"{job}destination": layout.destination.uri,

@@ -96,13 +96,7 @@ def foreach_batch(
 
 
 def _write_batch(
-    frame: DataFrame,
-    batch_id: int,
-    *,
-    parsed: WriteOptions,
-    name: str,
-    stream: str | None,
-    cluster: bool,
+    frame: DataFrame, batch_id: int, *, parsed: WriteOptions, name: str, stream: str | None, cluster: bool
 ) -> None:
     session = frame.sparkSession
     conf = conf_of(session)
@@ -123,7 +117,7 @@ def _write_batch(
             f" {name!r}"
         )
     token = uuid4().hex
-    target = target_of(parsed, token, conf.get)
+    target = target_of(parsed, token, conf)
     frame, plan = planned(frame, parsed, cluster=cluster)
     with renewing_store(target.store):
         store = target.job_store()

@@ -178,14 +178,14 @@ def write_pending(
         if engine == "spark":
             save = _saving(frame, partition_by, format or "parquet", options or {}, cluster=cluster)
             named = None if destination is None else Destination.parse(destination).uri
-            target = target_of(WriteOptions(destination=named), str(uuid4()), conf.get, given)
+            target = target_of(WriteOptions(destination=named), str(uuid4()), conf, given)
             return _write_by_spark(session, target, mode, save)
         columns = json.dumps(list(partition_by))
         arguments = {"path": destination, "partitionBy": columns, "format": format}
         texts = {name: text for name, text in arguments.items() if text is not None}
         parsed = with_file_settings(parse_options({**(options or {}), **texts}, overwrite=False), conf)
         parsed = replace(parsed, conflict_mode=_conflict_mode(mode, own=given is None))
-        target = target_of(parsed, str(uuid4()), conf.get, given)
+        target = target_of(parsed, str(uuid4()), conf, given)
         frame, plan = planned(frame, parsed, cluster=cluster)
         ready = ready_job(target, parsed, job if isinstance(job, Job) else None)
         tasks = run_tasks(frame, plan, parsed, target, ready)

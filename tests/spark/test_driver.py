@@ -21,8 +21,9 @@ from airflow_s3commit.spark.driver import (
     target_of,
 )
 from airflow_s3commit.spark.options import parse_options
-from airflow_s3commit.spark.session import JobInConf
+from airflow_s3commit.spark.session import JobInConf, job_from_conf
 from airflow_s3commit.store.credentials import StoreAddress
+from tests.cases import each
 from tests.fakes import ManualClock
 from tests.protocol.building import OURS, THEIRS
 
@@ -134,22 +135,46 @@ def test_a_job_that_is_given_comes_before_the_conf_s(job: Job) -> None:
     conf = committer_conf(Job.setup(MemoryStore(), "s3://lake/x/", job_id=THEIRS).reference, "load", "3")
     given = JobInConf(job.reference, "batch", "7")
     options = parse_options({}, overwrite=False)
-    by_conf, by_hand = (target_of(options, OURS, conf.get, one) for one in (None, given))
+    by_conf, by_hand = (target_of(options, OURS, conf, one) for one in (job_from_conf(conf.get), given))
     assert (by_conf.reference.job_id, by_conf.stage, by_conf.stage_attempt) == (THEIRS, "load", "3")
     assert (by_hand.reference, by_hand.stage, by_hand.stage_attempt) == (job.reference, "batch", "7")
     assert not by_conf.own
     assert not by_hand.own
     with pytest.raises(InvalidDestination, match=f"its job {OURS} commits to s3://lake/t/"):
-        target_of(parse_options({"path": "s3://lake/x/"}, overwrite=False), OURS, conf.get, given)
+        target_of(parse_options({"path": "s3://lake/x/"}, overwrite=False), OURS, conf, given)
+
+
+@each(
+    ("destination", "refused"),
+    [
+        ("s3://lake/t/", True),
+        ("s3://lake/t/x/", True),
+        ("s3://lake/", True),
+        ("s3://lake/t/_x/", False),
+        ("s3://lake/t2/", False),
+    ],
+)
+def test_a_job_of_spark_s_own_writers_has_its_destination_alone(
+    destination: str, refused: bool, job: Job
+) -> None:
+    """A write in Python that the job's owner could not abort is refused; one for a given job is not."""
+    conf = committer_conf(job.reference, "load", "1", writer="spark")
+    options = parse_options({"path": destination}, overwrite=False)
+    if refused:
+        with pytest.raises(InvalidDestination, match=rf"pending\.job\.{OURS}\.destination.* s3://lake/t/"):
+            target_of(options, OURS, conf)
+    else:
+        assert target_of(options, THEIRS, conf).own
+    assert not target_of(parse_options({}, overwrite=False), THEIRS, conf, JobInConf(job.reference)).own
 
 
 def test_settings_of_the_session_are_those_of_the_write(job: Job) -> None:
     """For a job of its own they are its options; another owner's job is compared with them."""
     session = {"fs.s3a.bucket.lake.encryption.algorithm": "AES256", driver.OVERWRITE_MODE: "STATIC"}
     options = parse_options({"path": "s3://lake/t/"}, overwrite=False)
-    own = target_of(options, OURS, session.get)
+    own = target_of(options, OURS, session)
     assert (own.object_options.sse, own.session_static) == ("AES256", True)
-    other = target_of(options, OURS, session.get, JobInConf(job.reference))
+    other = target_of(options, OURS, session, JobInConf(job.reference))
     assert (other.session, other.session_static) == ({"encryption.algorithm": "AES256"}, True)
 
 
@@ -157,7 +182,7 @@ def test_a_write_s_own_job_has_its_options(store: MemoryStore, monkeypatch: pyte
     """Its record says how it commits, with its session's encryption, and that Spark has set it up."""
     monkeypatch.setattr(driver, "store_of_process", lambda _: store)
     options = parse_options({"path": "s3://lake/t/", "committer": "magic"}, overwrite=True)
-    target = target_of(options, OURS, {"fs.s3a.encryption.algorithm": "AES256"}.get)
+    target = target_of(options, OURS, {"fs.s3a.encryption.algorithm": "AES256"})
     record = ready_job(target, options).record()
     assert record.options == options.own_job(target.object_options)
     assert (record.options.conflict_mode, record.options.committer) == ("replace", "magic")
@@ -174,7 +199,7 @@ def test_a_write_of_its_own_knows_whether_tasks_have_twins(
     monkeypatch.setattr(driver, "store_of_process", lambda _: store)
     monkeypatch.setattr(driver, "abort_twins", ended.append)
     options = parse_options({"path": "s3://lake/t/"}, overwrite=False)
-    target = target_of(options, OURS, {"spark.speculation": str(speculates).lower()}.get)
+    target = target_of(options, OURS, {"spark.speculation": str(speculates).lower()})
     ready_job(target, options)
     commit_write(target, options, [])
     assert len(ended) == speculates
@@ -191,7 +216,7 @@ def test_an_abort_before_the_set_up_writes_as_its_options_say(
     )
     monkeypatch.setattr(driver, "store_of_process", lambda _: store)
     options = parse_options({"path": "s3://lake/t/", "sse": "AES256"}, overwrite=False)
-    abort_write(target_of(options, OURS, {}.get), tasks_ended=True)
+    abort_write(target_of(options, OURS, {}), tasks_ended=True)
     assert sent
     assert all(headers == {"x-amz-server-side-encryption": "AES256"} for headers in sent)
 

@@ -49,7 +49,7 @@ COLUMNS = (
 def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite: bool = False) -> None:
     """Do what a write does before it contacts the store."""
     options = parse_options(given, overwrite=overwrite)
-    target_of(options, OURS, conf.get)
+    target_of(options, OURS, conf)
     plan_table(StructType([StructField(*pair) for pair in COLUMNS if pair[0] in columns]), options)
 
 

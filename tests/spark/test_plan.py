@@ -243,7 +243,7 @@ def test_an_explicit_static_of_the_session_needs_a_choice(table: Callable[..., M
         ({OVERWRITE_MODE: "dynamic"}, False),
         ({}, False),
     ):
-        assert target_of(parted, OURS, conf.get).session_static is is_static
+        assert target_of(parted, OURS, conf).session_static is is_static
 
 
 @pytest.mark.parametrize("committer", ["partitioned", "directory"])
@@ -291,7 +291,7 @@ def test_a_write_without_a_job_looks_at_its_table_once(
     found: list[int] = []
     monkeypatch.setattr(driver, "first_data_path", lambda *_: found.append(1))
     wanted = options(mode, **given)
-    target = target_of(wanted, OURS, {}.get)
+    target = target_of(wanted, OURS, {})
     for _ in range(2):  # a task that comes later finds the job
         ready_job(target, wanted)
     commit_write(target, wanted, [])
@@ -309,7 +309,7 @@ def test_a_write_s_own_job_is_where_and_as_its_options_say(
     )
     wanted = options("append", endpointUrl="http://own:1", sse="AES256")
     session = {"spark.s3commit.endpoint.url": "http://other:1", "spark.s3commit.endpoint.region": "eu-west-1"}
-    target = target_of(wanted, OURS, session.get)
+    target = target_of(wanted, OURS, session)
     assert target.store == StoreAddress("http://own:1", "eu-west-1")
     ready_job(target, wanted)
     commit_write(target, wanted, [])
