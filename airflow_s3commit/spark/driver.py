@@ -183,13 +183,9 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
         with suppress(NoSuchJob):
             job.record()
             return job
-        of_job = check_table(target, options)
+        own, how = target.reference, check_table(target, options)
         return Job.setup(
-            target.job_store(),
-            target.reference.destination,
-            options=of_job,
-            job_id=target.reference.job_id,
-            context={"engine": "spark"},
+            target.job_store(), own.destination, options=how, job_id=own.job_id, context={"engine": "spark"}
         )
 
 
@@ -202,20 +198,22 @@ def commit_write(
     """Seal the stage; commit the job if it is the write's own.
 
     Args:
-        options: The options of a write in Python, for the checks before the seal; None skips these checks.
-        tasks: The task attempts that count; None for what Spark's own writers left.
+        options: The options of the write, for checks of the table; None skips these checks.
+        tasks: The task attempts that count; None for what Spark's own writers left. Stages that others have
+            sealed for the write's own job are then committed with it.
     """
     with renewing_store(target.store):
         job = job or target.job()
-        if options is not None and target.own:
-            check_rows(target, options, tasks or ())
-        elif options is not None:
+        if options is not None and not target.own:
             _check_layout(target, options, job.record().options)
         seal = job.seal_stage(target.stage, target.stage_attempt, tasks)
         logger.info("sealed %d files at %s", seal.counts.files, seal.location)
         if not target.own:
             return seal, None
-        manifest = job.commit(stages=[(target.stage, target.stage_attempt)])
+        if options is not None:
+            check_rows(target, options, seal.counts.rows)
+        stages = [(target.stage, target.stage_attempt)] if tasks is not None else job.sealed_stages()
+        manifest = job.commit(stages=stages)
         logger.info("committed %d files to %s", manifest.counts.files, manifest.destination)
         if target.twins:
             abort_twins(job)
@@ -395,8 +393,8 @@ def _check_layout(target: Target, options: WriteOptions, of_job: JobOptions) -> 
     if settled or (columns and not replaces):
         return
     path = _first_path(target)
-    directories = path.split("/")[:-1] if path is not None else None
-    if directories is None or not all("=" in directory for directory in directories):
+    directories = (path or "").split("/")[:-1]
+    if path is None or not all("=" in directory for directory in directories):
         return
     theirs = [directory.partition("=")[0] for directory in directories]
     if theirs == [escape(name) for name in columns]:
@@ -416,12 +414,12 @@ def _layout(columns: Iterable[str]) -> str:
     return f"partitioned by {named}" if named else "not partitioned"
 
 
-def check_rows(target: Target, options: WriteOptions, tasks: Iterable[CommittedTask]) -> None:
+def check_rows(target: Target, options: WriteOptions, rows: int | None) -> None:
     """Refuse to commit the write's own overwrite without rows, unless an option says what it replaces."""
     of_job = options.own_job()
     if of_job.conflict_mode != "replace" or of_job.whole_destination or options.partition_overwrite:
         return
-    if any(task.rows != 0 for task in tasks) or _first_path(target) is None:
+    if rows != 0 or _first_path(target) is None:
         return
     effect = "replace nothing" if options.table.partition_by else "empty the table"
     raise InvalidOption(

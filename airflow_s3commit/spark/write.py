@@ -38,8 +38,8 @@ from airflow_s3commit.spark.driver import (
     batch_repeats,
     check_mode,
     check_site,
+    check_table,
     commit_write,
-    own_target,
     ready_job,
     target_of,
 )
@@ -62,7 +62,6 @@ from airflow_s3commit.spark.session import (
     job_from_conf,
     renewing_store,
     rows_counted,
-    tasks_have_twins,
 )
 from airflow_s3commit.spark.shipping import PROTOCOL_CLASS, MissingJar
 from airflow_s3commit.spark.task import partition_types, plan_table, task_ids, write_task
@@ -71,10 +70,8 @@ from airflow_s3commit.spark.writer_settings import (
     conf_of,
     is_classic,
     s3a_address,
-    s3a_settings,
     site_conf,
     with_file_settings,
-    with_s3a,
 )
 from airflow_s3commit.tables.columns import resolve_name
 
@@ -91,11 +88,15 @@ logger = logging.getLogger(__name__)
 #: Spark's local property with the id of the job that a thread writes for.
 _OF_THREAD = "spark.s3commit.pending.now"
 
+#: The options with which a write is checked that Spark's own writer does, in lower case.
+_CHECKED = {"path", "partitionby", "partitionoverwritemode"}
+
 #: Options that only this package's own writer has, in lower case.
-_ONLY_OURS = {option.name.lower() for option in WRITE_OPTIONS} - {
-    *("path", "format", "partitionby", "compression"),
-    *("maxrecordsperfile", "parquet.block.size", "partitionoverwritemode"),
-}
+_ONLY_OURS = {option.name.lower() for option in WRITE_OPTIONS} - _CHECKED
+_ONLY_OURS -= {"format", "compression", "maxrecordsperfile", "parquet.block.size"}
+
+#: The stage of what Spark's own writers write in a block: not the default one, which is ``write_pending``'s.
+_BLOCK = "commit_job"
 
 
 def write_pending(
@@ -149,7 +150,8 @@ def write_pending(
         UnsupportedPartition: A partition column is missing or of a type that Spark too refuses, or a value
             cannot be part of a path.
         UnsupportedColumn: Arrow or Parquet cannot hold a column's type.
-        InvalidDestination: There is no destination, or it differs from the job's.
+        InvalidDestination: There is no destination, or it differs from the job's, or the conf has a job that
+            keeps what Spark's own writers write there pending.
         JobMismatch: The mode or the object options contradict the job.
         DestinationNotEmpty: The mode is ``errorifexists`` and the destination has data.
         S3CommitError: The stage could not be sealed, or the job not committed; see `Job.seal_stage` and
@@ -166,26 +168,24 @@ def write_pending(
         raise InvalidOption(f"mode {mode!r} is not one of {', '.join(CONFLICT_MODES)}")
     refuse_arguments(options or (), **ARGUMENTS)
     conf = conf_of(session)
-    if job is None:
-        given = job_from_conf(conf.get)
-    else:
-        given = JobInConf(job.reference if isinstance(job, Job) else job, stage or DEFAULT_STAGE)
+    reference = job.reference if isinstance(job, Job) else job
+    given = JobInConf(reference, stage or DEFAULT_STAGE) if reference else job_from_conf(conf.get)
     if given is not None and stage_attempt is not None:
         given = replace(given, stage_attempt=stage_attempt)
     if (given is not None or mode != "overwrite") and _runs_batch(session):
         raise batch_repeats(f"calls write_pending for {destination or 'the job in the conf'}")
     try:
+        columns = json.dumps(list(partition_by))
+        texts = {**(options or {}), "path": destination, "partitionBy": columns, "format": format}
         if engine == "spark":
             save = _saving(frame, partition_by, format or "parquet", options or {}, cluster=cluster)
-            named = None if destination is None else Destination.parse(destination).uri
-            target = target_of(WriteOptions(destination=named), str(uuid4()), conf, given)
-            return _write_by_spark(session, target, mode, save)
-        columns = json.dumps(list(partition_by))
-        arguments = {"path": destination, "partitionBy": columns, "format": format}
-        texts = {name: text for name, text in arguments.items() if text is not None}
-        parsed = with_file_settings(parse_options({**(options or {}), **texts}, overwrite=False), conf)
+            texts = {name: text for name, text in texts.items() if name.lower() in _CHECKED}
+        parsed = parse_options({k: text for k, text in texts.items() if text is not None}, overwrite=False)
         parsed = replace(parsed, conflict_mode=_conflict_mode(mode, own=given is None))
         target = target_of(parsed, str(uuid4()), conf, given)
+        if engine == "spark":
+            return _write_by_spark(session, target, parsed, save)
+        parsed = with_file_settings(parsed, conf)
         frame, plan = planned(frame, parsed, cluster=cluster)
         ready = ready_job(target, parsed, job if isinstance(job, Job) else None)
         tasks = run_tasks(frame, plan, parsed, target, ready)
@@ -306,10 +306,10 @@ def commit_job(
 ) -> Iterator[Job]:
     """Commit, at the end of the block, all that Spark's own writers write to a destination within it.
 
-    The writes stay pending until then and become visible together, with the meaning that their save modes
-    have in Spark. If the block raises, the job is aborted and nothing becomes visible. A session can have
-    many jobs, for several destinations, one after the other or in several threads. It needs the conf of
-    `pending_conf` and the jar of `pending_jar` from its start.
+    The writes, and what `write_pending` writes in Python for the job, become visible together at that end,
+    with the meaning of Spark's save modes. If the block raises, the job is aborted and nothing is visible. A
+    session can have many jobs, for several destinations, one after the other or in several threads. It needs
+    the conf of `pending_conf` and the jar of `pending_jar` from its start.
 
     If several jobs have the destination, a write is for the job of its thread. Other threads that write must
     end before the block does.
@@ -329,21 +329,29 @@ def commit_job(
         JobClosed: The block has written nothing through Spark's commit protocol.
         S3CommitError: The job could not be set up, sealed or committed.
     """
-    home = Destination.of(destination)
+    written = WriteOptions(destination=Destination.of(destination).uri)
+    with _block(spark, written, options or JobOptions(conflict_mode="as-written")) as job:
+        yield job
+
+
+@contextmanager
+def _block(spark: SparkSession, written: WriteOptions, options: JobOptions) -> Iterator[Job]:
+    """Do as `commit_job`, for one write if ``written`` has a mode: then what it is to do is checked too."""
+    checked = written if written.conflict_mode is not None else None
+    home = Destination.parse(str(written.destination))
     if _runs_batch(spark):
         raise batch_repeats(f"runs the block of commit_job for {home.uri}")
-    jobs, conf = _jobs_of(spark), conf_of(spark)
-    options = options or JobOptions(conflict_mode="as-written")
-    objects = with_s3a(ObjectOptions(), s3a_settings(conf.get, home.bucket))
+    jobs, target = _jobs_of(spark), target_of(written, str(uuid4()), conf_of(spark))
+    target = replace(target, store=s3a_address(spark, home.bucket), stage=_BLOCK)
+    objects = target.object_options
     if options.object_options not in (ObjectOptions(), objects):
         raise InvalidOption(
             f"object_options of the job for {home.uri} differ from fs.s3a.* of the session, which writes the"
             " files: leave them out, and set encryption, storage class and ACL in the session"
         )
-    twins = tasks_have_twins(conf.get)
-    store = s3a_address(spark, home.bucket)
-    target = own_target(home.uri, str(uuid4()), store, twins=twins, object_options=objects)
     with renewing_store(target.store):
+        if checked is not None:
+            check_table(target, checked)
         job = Job.setup(
             target.job_store(),
             home,
@@ -355,7 +363,7 @@ def commit_job(
     with aborting(target):
         with _writes_for(spark, jobs, target):
             yield job
-        commit_write(target, job=job)
+        commit_write(target, checked, job=job)
     jobs.refresh(spark._jsparkSession, home.uri)  # noqa: SLF001 - there is no other way
 
 
@@ -423,21 +431,21 @@ def _saving(
 
 
 def _write_by_spark(
-    spark: SparkSession, target: Target, mode: SaveMode | None, save: Callable[[str, bool], None]
+    spark: SparkSession, target: Target, options: WriteOptions, save: Callable[[str, bool], None]
 ) -> PendingWrite:
-    home = target.reference.destination
+    home, overwrites = target.reference.destination, options.conflict_mode == "replace"
     if target.own:
-        adds = mode in ("append", "overwrite")
-        options = JobOptions(conflict_mode="as-written") if adds else JobOptions(committer="directory")
-        with commit_job(spark, home, options=options) as job:
-            save(home, mode == "overwrite")
+        fails = options.conflict_mode == "fail"
+        of_job = options.own_job() if fails else JobOptions(conflict_mode="as-written")
+        with _block(spark, options, of_job) as job:
+            save(home, overwrites)
         return PendingWrite(home, job.reference, manifest=job.manifest())
     target = replace(target, store=s3a_address(spark, Destination.parse(home).bucket))
     job = target.job()
     decides = job.record().options.conflict_mode
-    is_overwrite = mode == "overwrite" and decides == "as-written"
-    if not is_overwrite:
-        check_mode(target, _conflict_mode(mode, own=False), decides)
+    overwrites = overwrites and decides == "as-written"
+    if not overwrites:
+        check_mode(target, options.conflict_mode, decides)
     jobs = _jobs_of(spark)
     with aborting(target):
         if job.stage_seal(target.stage, target.stage_attempt) is not None:
@@ -446,6 +454,6 @@ def _write_by_spark(
                 " sealed: give each write a stage of its own, or run the stage again as a new attempt"
             )
         with _writes_for(spark, jobs, target):
-            save(home, is_overwrite)
+            save(home, overwrites)
         seal, _ = commit_write(target, job=job)
         return PendingWrite(home, target.reference, target.stage, target.stage_attempt, seal=seal)

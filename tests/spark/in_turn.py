@@ -20,6 +20,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_s3commit import Job, JobOptions, JobReference
+from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.spark import commit_job, read_table, write_pending
 from airflow_s3commit.spark.session import store_of_process
@@ -51,7 +52,7 @@ class Turns:
         self.rows(first, last).write.partitionBy("dt").mode("append").parquet(path)
 
     def write_pending(self) -> None:
-        """Append, overwrite a partition, and find data that must not be there; partitions keep their type."""
+        """Append, overwrite one partition and no other layout, and find data; partitions keep their type."""
         for format in ("parquet", "orc"):  # noqa: A001 - as Spark calls it
             where: dict[str, Any] = {"destination": self.uri(f"write_pending-{format}"), "format": format}
             where |= {"partition_by": ["dt"], "engine": "spark"}
@@ -62,15 +63,23 @@ class Turns:
             assert written.manifest is not None
             assert written.manifest.counts.rows == 5
             assert write_pending(one, **where, mode="ignore").ignored
+            for rows, columns in ((one.where("false"), ["dt"]), (one, ["id"]), (one, [])):
+                try:
+                    write_pending(rows, **where | {"partition_by": columns}, mode="overwrite")
+                except InvalidOption:
+                    continue
+                raise AssertionError(f"an overwrite by {columns} of a table by dt was committed")
         typed = where | {"destination": self.uri("write_pending-typed")}
         write_pending(one.selectExpr("dt AS name", "id AS Dt"), **typed)
         assert read_table(self.spark, typed["destination"]).dtypes == [("name", "string"), ("dt", "bigint")]
         write_pending(one, **where)
 
     def block(self) -> None:
-        """Write several times, to one destination and another, in blocks of which one fails."""
+        """Write several times, by Spark and in Python, to two destinations, in blocks of which one fails."""
         with commit_job(self.spark, self.uri("block-outer")) as job:
-            self.append("block-outer", 0, 10)
+            self.append("block-outer", 0, 6)
+            for stage, first in ((None, 6), ("more", 8)):
+                write_pending(self.rows(first, first + 2), job=job, stage=stage, partition_by=["dt"])
             with commit_job(self.spark, self.uri("block-inner")):
                 self.append("block-inner", 0, 10)
             self.append("block-outer", 10, 20)
