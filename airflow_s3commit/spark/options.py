@@ -187,7 +187,7 @@ class WriteOptions:
     def own_job(self, object_options: ObjectOptions | None = None) -> JobOptions:
         """Return the options of a write's own job."""
         # Mode ``fail`` is about the whole table, which only the committer directory checks.
-        whole = self.conflict_mode == "fail" and self.committer == "partitioned"
+        whole = self.conflict_mode == "fail"
         static = self.conflict_mode == "replace" and self.partition_overwrite == "static"
         return JobOptions(
             committer="directory" if whole or static else self.committer,

@@ -61,6 +61,7 @@ def write_task(
             f"{partition:05d}",
             attempt_id,
             part_bytes=PART_BYTES,
+            streamed=options is not None and options.committer == "magic",
             buffered_bytes=(options or WriteOptions()).in_flight_bytes,
             local_dir=_local_dir(partition),
         ) as attempt:

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from airflow_s3commit import Destination, Job, JobOptions, MemoryStore
-from airflow_s3commit.exceptions import InvalidOption, JobMismatch
+from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, JobMismatch
 from airflow_s3commit.spark import driver, foreach_batch, write_pending
 from airflow_s3commit.spark.driver import (
     OVERWRITE_MODE,
@@ -300,6 +300,17 @@ def test_a_write_s_own_job_is_where_and_as_its_options_say(
     commit_write(target, wanted, [])
     assert len(sent) > 3
     assert all(headers == {"x-amz-server-side-encryption": "AES256"} for headers in sent)
+
+
+@pytest.mark.parametrize("committer", ["magic", "partitioned", "directory"])
+def test_a_table_that_must_be_empty_is_checked_as_a_whole(
+    committer: str, table: Callable[..., MemoryStore]
+) -> None:
+    """Errorifexists and ignore find data in any partition, whatever the committer."""
+    table("dt=1/f")
+    wanted = options("errorifexists", committer=committer, partitionBy="dt")
+    with pytest.raises(DestinationNotEmpty):
+        ready_job(target_of(wanted, OURS, {}), wanted)
 
 
 @pytest.mark.parametrize(("mode", "committer"), [("static", "magic"), ("dynamic", "directory")])
