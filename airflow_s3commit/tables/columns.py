@@ -302,10 +302,8 @@ def _nested(one: pa.DataType, other: pa.DataType, fold: Callable[[str], str]) ->
         item = _field(one.item_field, other.item_field, fold)
         return pa.map_(key, item) if key is not None and item is not None else None
     if pt.is_struct(one) and pt.is_struct(other):
-        try:
+        with suppress(DifferentTypes):
             return pa.struct(list(merge([pa.schema(list(one)), pa.schema(list(other))], fold)))
-        except DifferentTypes:
-            return None
     return None
 
 
@@ -400,7 +398,7 @@ class PartitionSplitter:
         for column, name, render in zip(self._columns, self._names, self._renderers, strict=True):
             try:
                 value = rows.column(column)[0].as_py()
-            except (ValueError, OverflowError) as error:
+            except (ValueError, OverflowError, KeyError) as error:
                 raise UnsupportedPartition(
                     f"partition column {column!r} has a value that Python cannot represent ({error});"
                     f" {_remedy(column)}"

@@ -87,11 +87,12 @@ def test_types_that_only_spark_can_render_are_refused(kind: pa.DataType) -> None
         pa.array([3_000_000], pa.int32()).cast(pa.date32()),
         pa.array([2**60], pa.timestamp("us")),
         pa.array([2**60], pa.timestamp("us", "UTC")),
+        pa.array([0], pa.timestamp("us", "GMT+8")),
         pa.array(["a\x00b"]),
     ],
 )
 def test_values_without_a_directory_are_refused_by_column(values: pa.Array) -> None:
-    """A time after the year 9999, and a NUL, are refused with the column's name, not rendered wrongly."""
+    """A time after the year 9999 or in an unknown zone, and a NUL, are refused with the column's name."""
     with pytest.raises(UnsupportedPartition, match="partition column 'p' has a value"):
         split(pa.record_batch({"p": values, "x": pa.array([1])}), "p")
 
