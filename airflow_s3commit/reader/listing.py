@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from itertools import islice
 from operator import and_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,6 +55,9 @@ class TableFile(Struct, frozen=True, gc=False):
 _is_plain = re.compile("[A-Za-z0-9][A-Za-z0-9._=-]*").fullmatch
 _SHORT = 256
 
+#: What comes before the id of the write in the path of a file that Spark named: ``part-`` and the task.
+_TASK = re.compile(r".*/part-\d+-")
+
 #: Maximum number of footers to read, beside that of the oldest file, for columns that no record has.
 _MOST_FOOTERS = 32
 
@@ -79,7 +83,8 @@ class Table:
         schemas: The distinct schemas that the jobs of the table recorded.
         all_recorded: Whether every commit with files here recorded its schema.
         to_inspect: A file of each commit, or of some commits, whose schema must be read from a file because
-            it is not recorded, or not in Arrow's encoding.
+            it is not recorded, or not in Arrow's encoding; of each write if it recorded several.
+        others: Further such files, to inspect if these lack a recorded column.
     """
 
     destination: str
@@ -90,6 +95,7 @@ class Table:
     schemas: Sequence[JobSchema] = ()
     all_recorded: bool = False
     to_inspect: Sequence[TableFile] = ()
+    others: Sequence[TableFile] = ()
 
     @property
     def examples(self) -> Collection[TableFile]:
@@ -102,7 +108,8 @@ class Table:
         found = [{one.name: one.type for one in schema.columns.spark.fields} for schema in self.schemas]
         # Another program's directories, or those of a commit without a record, may have other values.
         first = found[0] if self.all_recorded else {}
-        return {name: kind for name, kind in first.items() if all(one.get(name) == kind for one in found)}
+        known = {name: kind for name, kind in first.items() if kind != "void"}
+        return {name: kind for name, kind in known.items() if all(one.get(name) == kind for one in found)}
 
 
 def find_table(
@@ -154,15 +161,12 @@ def find_table(
         sample = [*_files_of(store, place, table, {oldest: every[oldest]}, kind)[0].values()]
     schemas = _schemas_of(table, place.uri)
     bare = {schema.text for schema in schemas if schema.columns.arrow is None}
-    unknown = [firsts[number] for number in table.without_schemas() if number in firsts]
-    without_arrow = [
-        first for number, first in firsts.items() if bare.intersection(table.sources[number].schemas)
-    ]
-    to_inspect = [*_few(unknown), *_few(without_arrow)]
-    if bare or not schemas:
-        to_inspect += sample[:1]
-    is_recorded = bool(schemas) and not unknown
-    return Table(place.uri, table.generation, files, {*table.live}, sample, schemas, is_recorded, to_inspect)
+    unknown = [file for number in table.without_schemas() for file in firsts.get(number, ())]
+    with_bare = (number for number in firsts if bare.intersection(table.sources[number].schemas))
+    without_arrow = [file for number in with_bare for file in firsts[number]]
+    first = [*_few(unknown), *_few(without_arrow), *(sample[:1] if bare or not schemas else ())]
+    facts = sample, schemas, bool(schemas) and not unknown, first, without_arrow[1:-_MOST_FOOTERS]
+    return Table(place.uri, table.generation, files, {*table.live}, *facts)
 
 
 def _few(files: Sequence[TableFile]) -> Sequence[TableFile]:
@@ -190,10 +194,11 @@ def _files_of(
     table: LogTable,
     commits: Mapping[int, Collection[str]],
     kind: type[FileSummary] = FileSummary,
-) -> tuple[dict[str, TableFile], dict[int, TableFile]]:
-    """Return the files of commits in the given directories, by path; and the first file of each commit.
+) -> tuple[dict[str, TableFile], dict[int, list[TableFile]]]:
+    """Return the files of commits in the given directories, by path; and a file of each commit.
 
-    If two commits list the same path, whose name then has no job id, the later file counts.
+    Of a commit that recorded several schemas it is one of each write, by Spark's names of files. If two
+    commits list the same path, whose name then has no job id, the later file counts.
     """
     directories: dict[str, str] = {}
     listed: dict[int, list[TableFile]] = {}
@@ -204,11 +209,11 @@ def _files_of(
     files: dict[str, TableFile] = {}
     for number in commits:
         files.update((file.path, file) for file in listed[number])
-    firsts = {
-        number: first
-        for number in commits
-        if (first := next((file for file in listed[number] if files[file.path] is file), None)) is not None
-    }
+    firsts: dict[int, list[TableFile]] = {}
+    for number in commits:
+        there = (file for file in listed[number] if files[file.path] is file)
+        some = there if len(table.sources[number].schemas) > 1 else islice(there, 1)
+        firsts[number] = [*{_TASK.sub("", file.path): file for file in some}.values()]
     return files, firsts
 
 

@@ -48,7 +48,7 @@ _SPARK_TYPE = b"spark.sql.catalyst.type"
 
 #: Types of partition columns that are taken as recorded: Arrow's names, by Spark's.
 _INTEGERS = {"byte": "int8", "short": "int16", "integer": "int32", "long": "int64"}
-_TAKEN = {"string": "string", "boolean": "bool", **_INTEGERS}
+_TAKEN = {"string": "string", "binary": "binary", "boolean": "bool", **_INTEGERS}
 
 #: Prefixes of Spark's interval types that are stored as microseconds, not months.
 _DURATIONS = (b"interval day", b"interval hour", b"interval minute", b"interval second")
@@ -262,8 +262,8 @@ def dataset(
             that holds its values in all of them, and is null where a file lacks it. For text they are those
             of the first file with rows, with types inferred from its first rows.
         partition_schema: Types of partition columns. By default a column has the type that every commit
-            recorded, if that is text, an integer or a boolean; otherwise its type is inferred from the
-            values.
+            recorded, if that is text, bytes, an integer or a boolean; otherwise its type is inferred from
+            the values.
         filesystem: The file system with the data, by paths ``bucket/key``; by default made from the config.
         format: ``parquet`` or ``orc``, for files whose names do not end with it; or pyarrow's own format,
             which CSV and JSON need: only their writer knows how they are to be read.
@@ -306,17 +306,22 @@ def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> li
     """
     known = [] if reading.is_text else [schema for schema in table.schemas if schema.columns.arrow]
     recorded = [_recorded(table, schema.job_id, schema.text, reading) for schema in known]
-    files = table.to_inspect
+    files, others = table.to_inspect, table.others
     if reading.is_text:
         # pyarrow cannot parse a file without rows.
-        files = [*islice((file for file in table.examples if file.rows != 0), 1)]
-    guarded = _guarded_files(table, filesystem, {file.path: file for file in files})
+        files, others = [*islice((file for file in table.examples if file.rows != 0), 1)], ()
+    guarded = _guarded_files(table, filesystem, {file.path: file for file in (*files, *others)})
 
     def inspect(file: TableFile) -> tuple[str, WrittenSchema]:
         columns = reading.as_read(reading.arrow.inspect(file.path, guarded))
         return file.job_id, WrittenSchema(columns, pa.schema([]))
 
-    return [*in_threads(inspect, files, len(files) if len(files) > 1 else 0), *recorded]
+    found = [*in_threads(inspect, files, len(files) if len(files) > 1 else 0), *recorded]
+    names = {name for _, schema in found for name in schema.files.names}
+    told = (one.columns for one in table.schemas)
+    if any({one.name for one in each.spark.fields} - names - {*each.partitions} for each in told):
+        found += in_threads(inspect, others, 32 if others else 0)
+    return found
 
 
 def _recorded(table: Table, job_id: str, text: str, reading: FileReading) -> tuple[str, WrittenSchema]:

@@ -32,7 +32,7 @@ def test_of_two_files_with_one_path_the_later_counts(monkeypatch: pytest.MonkeyP
     )
     found = {path: (file.size, file.job_id) for path, file in files.items()}
     assert found == {"lake/t/a.parquet": (3, "j2"), "lake/t/b.parquet": (2, "j1")}
-    assert {number: file.path for number, file in firsts.items()} == {
+    assert {number: file.path for number, (file,) in firsts.items()} == {
         1: "lake/t/b.parquet",
         2: "lake/t/a.parquet",
     }

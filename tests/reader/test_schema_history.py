@@ -119,26 +119,45 @@ def test_commits_without_a_record_are_asked_by_their_files(table: Table, opened:
     assert [(row["x"], row["y"]) for row in rows] == [(None, None), (None, None), (True, None), (None, "new")]
 
 
-def test_columns_of_sparks_own_writers_are_asked_of_a_file(table: Table, opened: list[str]) -> None:
-    """Their record has no types of Arrow's: a file of each such commit has, also for an increment of none."""
-    sink = io.BytesIO()
-    pq.write_table(pa.table({"n": [1], "old": ["x"]}), sink)
-    fields = [SparkField(name="n", type="long"), SparkField(name="old", type="string")]
-    columns = WrittenColumns(format="parquet", spark=SparkSchema(fields=fields), partitions=[])
+def written_by_spark(table: Table, *writes: pa.Table, job_id: str = OURS) -> None:
+    """Commit a file of each write, with names as of Spark's own writers, and without Arrow's types."""
 
     def write(attempt: TaskAttempt) -> None:
-        with attempt.open("a.parquet") as file:
-            file.write(sink.getvalue())
-        attempt.describe(1, columns.text())
+        for number, rows in enumerate(writes):
+            sink = io.BytesIO()
+            pq.write_table(rows, sink)
+            with attempt.open(f"part-00000-{an_id(f'{number}')}-{job_id}-c000.parquet") as file:
+                file.write(sink.getvalue())
+            fields = [SparkField(name=name, type="long") for name in rows.column_names]
+            columns = WrittenColumns(format="parquet", spark=SparkSchema(fields=fields), partitions=[])
+            attempt.describe(1, columns.text())
 
-    job = table.lake.set_up()
+    job = table.lake.set_up(job_id, conflict_mode="append")
     write_and_seal(job, write)
     job.commit()
+
+
+def test_columns_of_sparks_own_writers_are_asked_of_a_file(table: Table, opened: list[str]) -> None:
+    """Their record has no types of Arrow's: a file of each such commit has, also for an increment of none."""
+    written_by_spark(table, pa.table({"n": [1], "old": ["x"]}))
     table.commit_as(pa.table({"n": [2], "new": [True]}), job_id=THEIRS, mode="append")
     for since in (0, 3):
         opened.clear()
         assert table.read(since=since).schema.names == ["n", "old", "new"]
         assert len(opened) == 1
+
+
+@pytest.mark.parametrize("most", [1, 32])
+def test_a_column_of_one_write_of_spark_s_among_several_is_read(
+    table: Table, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """A file of each write of a commit is asked, and however many there are, no recorded column is lost."""
+    monkeypatch.setattr("airflow_s3commit.reader.listing._MOST_FOOTERS", most)
+    one, other = pa.table({"n": [1]}), pa.table({"n": [2], "added": [7]})
+    written_by_spark(table, one, other, one)
+    written_by_spark(table, one, other, one, job_id=THEIRS)
+    rows = table.read().to_table(columns=["n", "added"]).sort_by("n").to_pylist()
+    assert rows == [{"n": 1, "added": None}] * 4 + [{"n": 2, "added": 7}] * 2
 
 
 def test_of_many_commits_without_a_record_the_oldest_and_the_newest_are_asked(
