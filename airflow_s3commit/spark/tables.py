@@ -328,7 +328,7 @@ class SparkTable:
 
     def partitions(self) -> Collection[tuple[str, ...]]:
         """Return the values of the table's partitions."""
-        rows = self._session.sql(f"SHOW PARTITIONS {self.name}").collect()
+        rows = self._sql(f"SHOW PARTITIONS {self.name}").collect()
         return {tuple(hive_values(row[0]).values()) for row in rows}
 
     def location_of(self, partition: tuple[str, ...]) -> str:
@@ -367,14 +367,20 @@ class SparkTable:
         return self._describe("")
 
     def _describe(self, partition: str) -> dict[str, str]:
-        rows = self._session.sql(f"DESCRIBE TABLE EXTENDED {self.name} {partition}").collect()
+        rows = self._sql(f"DESCRIBE TABLE EXTENDED {self.name} {partition}").collect()
         # Columns come first, and a partition's own values before those of its table.
         details = [*dropwhile(lambda row: not row[0].startswith("# Detailed"), rows)]
         return {name: value for name, value, *_ in reversed(details)}
 
     def _alter(self, change: str, between: str, parts: Iterable[str]) -> None:
         for some in in_batches(parts, _BATCH):
-            self._session.sql(f"ALTER TABLE {self.name} {change} {between.join(some)}")
+            self._sql(f"ALTER TABLE {self.name} {change} {between.join(some)}")
+
+    def _sql(self, statement: str) -> DataFrame:
+        raw = "spark.sql.parser.escapedStringLiterals"
+        if "\\" in statement and self._session.conf.get(raw) == "true":
+            raise InvalidOption(f"partitions of table {self.name} cannot be named in SQL: unset {raw}")
+        return self._session.sql(statement)
 
     def _part(self, partition: Iterable[str]) -> str:
         pairs = zip(self.columns, partition, strict=True)
@@ -401,5 +407,6 @@ def register_partitions(
 
 
 def _literal(value: str) -> str:
-    text = value.replace("\\", "\\\\").replace("'", "\\'")
+    # In a text, too, Spark replaces the name of a variable in ${} by its value.
+    text = value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
     return "null" if value == NULL_DIRECTORY else f"'{text}'"
