@@ -163,11 +163,8 @@ def _conf_of_sparks_own(
             f" below {reference.destination}: set up the job without staging, or use writer='python'"
         )
     layout.stage(stage, stage_attempt)
-    for name, value in (
-        ("tags", options.tags),
-        ("headers", options.headers),
-        ("sse_bucket_key", options.sse_bucket_key is not None),
-    ):
+    has_key = options.sse_bucket_key is not None
+    for name, value in {"tags": options.tags, "headers": options.headers, "sse_bucket_key": has_key}.items():
         if value:
             raise InvalidOption(
                 f"object_options has {name}, which S3A cannot apply to files of Spark's own writers: leave"
@@ -241,8 +238,7 @@ _STORES: dict[tuple[int, StoreAddress], S3Store] = {}
 def store_of_process(settings: StoreAddress) -> S3Store:
     """Return this process's store at an address; connects once, with credentials from boto3's chain.
 
-    Raises:
-        AccessDenied: The credentials are missing or incomplete.
+    Raises `AccessDenied` if the credentials are missing or incomplete.
     """
     key = (os.getpid(), settings)
     if key not in _STORES:

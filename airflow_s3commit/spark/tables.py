@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import dropwhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from msgspec import structs
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol import publication
@@ -61,8 +61,11 @@ _CHOOSE_FILES = frozenset(
     {"path", "paths", "basepath", "pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter"}
 )
 
-#: A record's type of a partition column whose type the writer did not know.
-_UNKNOWN = "void"
+#: In Spark's JSON, what may be null.
+_NULLABLE = frozenset({"nullable", "containsNull", "valueContainsNull"})
+
+#: Likewise the defaults of another table, and a type's class, which older PySpark unpickles.
+_DROPPED = frozenset({"EXISTS_DEFAULT", "CURRENT_DEFAULT", "serializedClass"})
 
 #: Bytes of statistics that the driver's JVM keeps for a table; files beyond them are never left out.
 _BOUNDS_BYTES = 64 << 20
@@ -71,13 +74,7 @@ _BOUNDS_BYTES = 64 << 20
 _IS_BROKEN = re.compile(r"(.*/)?[^/]*=[^/]*/([^/=]+/)+[^/]*=").match
 
 #: What Spark's log says of a file beside its path and size. The log of commits has no time for each file.
-_ENTRY = {
-    "isDir": False,
-    "modificationTime": 0,
-    "blockReplication": 1,
-    "blockSize": 128 << 20,
-    "action": "add",
-}
+_ENTRY = {"action": "add", "isDir": False, "blockSize": 1 << 27, "blockReplication": 1, "modificationTime": 0}
 
 
 def read_table(
@@ -148,7 +145,7 @@ def read_table(
     recorded = _recorded(table) if schema is None else None
     # With a schema no file is opened for its columns.
     is_known = schema is not None or recorded is not None
-    asked = replace(table, to_inspect=()) if is_known else table
+    asked = replace(table, to_inspect=(), others=()) if is_known else table
     schemas: list[tuple[str, WrittenSchema]] = []
     if has_record:
         filesystem = s3_filesystem(S3Config(**asdict(address)), store)
@@ -164,9 +161,15 @@ def read_table(
         whole = _columns(spark, table, schemas)
     else:
         whole = source.read(table.examples, None).schema if table.examples else StructType()
-    columns = [column for column in whole if column.name not in partitions]
-    wanted = _nullable(StructType([*columns, *partitions.values()]))
-    return source.read(table.files.values(), wanted) if table.files else spark.createDataFrame([], wanted)
+    # Spark does not unescape the values of a binary column.
+    binary = [one.name for one in partitions.values() if one.dataType == BinaryType()]
+    partitions |= {name: StructField(name, StringType()) for name in binary}
+    wanted = StructType([*(one for one in whole if one.name not in partitions), *partitions.values()])
+    wanted = _struct(wanted.json()) or wanted
+    rows = source.read(table.files.values(), wanted) if table.files else spark.createDataFrame([], wanted)
+    for name in binary:
+        rows = rows.withColumn(name, rows[quoted(name)].cast("binary"))
+    return rows
 
 
 def _recorded(table: Table) -> StructType | None:
@@ -175,10 +178,7 @@ def _recorded(table: Table) -> StructType | None:
     by_spark = any(schema.columns.arrow is None for schema in table.schemas)
     if not table.all_recorded or not by_spark or any(one != found[0] for one in found):
         return None
-    with suppress(ValueError):  # one has a type that Spark lacks
-        fields = [structs.asdict(one) for one in found[0].fields]
-        return StructType.fromJson({"type": "struct", "fields": fields})
-    return None
+    return _struct(json.dumps({"type": "struct", "fields": [*map(structs.asdict, found[0].fields)]}))
 
 
 def _columns(spark: SparkSession, table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> StructType:
@@ -187,17 +187,13 @@ def _columns(spark: SparkSession, table: Table, schemas: Sequence[tuple[str, Wri
     merged = table_schema(table, schemas, str if has_case else str.lower)
     known: dict[str, StructField] = {}
     for _, schema in schemas:
-        noted = StructType()
-        with suppress(ValueError, LookupError, TypeError):  # none, or a damaged one, which Spark ignores too
-            noted = StructType.fromJson(json.loads((schema.files.metadata or {})[ROW_METADATA.encode()]))
-        for column in noted:
+        for column in _struct((schema.files.metadata or {}).get(ROW_METADATA.encode(), b"")) or ():
             # A column that was widened has its widest type.
-            own, all_ = (found.get_field_index(column.name) for found in (schema.files, merged))
+            own, all_ = (some.get_field_index(column.name) for some in (schema.files, merged))
             if min(own, all_) >= 0 and schema.files.field(own).type == merged.field(all_).type:
                 known.setdefault(column.name, column)
-    return StructType(
-        [known.get(column.name) or StructField(column.name, _type(table, column)) for column in merged]
-    )
+    found = (known.get(one.name) or StructField(one.name, _type(table, one)) for one in merged)
+    return StructType([*found])
 
 
 def _type(table: Table, column: pa.Field) -> DataType:
@@ -223,18 +219,21 @@ def _partitions(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> d
         )
     recorded, found = table.recorded, {}
     for column in partition_columns(table, None, schemas).schema:
-        found[column.name] = StructField(column.name, _spark_type(column.type))
-        if (kind := recorded.get(column.name, _UNKNOWN)) != _UNKNOWN:
-            with suppress(ValueError):  # it is a type that Spark lacks
-                field = {"name": column.name, "type": kind, "nullable": True, "metadata": {}}
-                found[column.name] = StructField.fromJson(field)
+        field = {"name": column.name, "type": recorded.get(column.name), "nullable": True, "metadata": {}}
+        known = _struct(json.dumps({"type": "struct", "fields": [field]}))
+        found[column.name] = known[0] if known else StructField(column.name, _spark_type(column.type))
     return found
 
 
-def _nullable(schema: StructType) -> StructType:
-    """Return a schema whose columns, and what is in them, may be null, as Spark reads every file."""
-    text = re.sub(r'"(nullable|containsNull|valueContainsNull)":false', r'"\1":true', schema.json())
-    return StructType.fromJson(json.loads(text))
+def _struct(text: str | bytes) -> StructType | None:
+    """Return columns by Spark's JSON, nullable as Spark reads them; None if damaged or of unknown types."""
+
+    def read(found: dict[str, Any]) -> dict[str, Any]:
+        return {name: name in _NULLABLE or one for name, one in found.items() if name not in _DROPPED}
+
+    with suppress(ValueError, LookupError, TypeError, ImportError):
+        return StructType.fromJson(json.loads(text, object_hook=read))
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +265,8 @@ class _Source:
                 if len(found._jdf.inputFiles()) == len(files):  # noqa: SLF001 - the others are copied one by one
                     return self._pruned(found, Path(folder, "bounds"), files)
         # Spark's own option for paths that are no patterns.
-        reader = reader.options(recursiveFileLookup=False, __globPaths__=False)
-        reader = reader.option("basePath", f"s3a://{self.place.bucket}/{self.place.prefix}")
+        base = f"s3a://{self.place.bucket}/{self.place.prefix}"
+        reader = reader.options(recursiveFileLookup=False, __globPaths__=False, basePath=base)
         return reader.load([f"s3a://{file.path}" for file in files])
 
     def _pruned(self, found: DataFrame, bounds: Path, files: Collection[TableFile]) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
+from pyspark.sql.types import IntegerType, StructField, StructType, UserDefinedType
 
 from airflow_s3commit import compact, write_job, write_table
 from airflow_s3commit.exceptions import InvalidOption
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark")]
 
+#: What Spark notes of a column that a table declares with a default.
+DEFAULT = {"CURRENT_DEFAULT": "42", "EXISTS_DEFAULT": "42"}
+
+RAW_TEXTS = "spark.sql.parser.escapedStringLiterals"
 IGNORES_LOGS = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
 IGNORES_MISSING = "spark.sql.files.ignoreMissingFiles"
 
@@ -37,6 +43,7 @@ def spark(spark_with_s3a: SparkSession) -> Iterator[SparkSession]:
     for name in (
         IGNORES_LOGS,
         IGNORES_MISSING,
+        RAW_TEXTS,
         "spark.sql.files.maxPartitionBytes",
         "spark.sql.caseSensitive",
     ):
@@ -113,6 +120,26 @@ def test_a_partition_column_has_the_recorded_or_the_given_type(spark: SparkSessi
     other = Lake(lake.store, lake.server, f"{lake.uri}other/")
     put(other, {"id": [1], "zip": ["007"]}, partition_by=["zip"], format="csv", options={"header": "true"})
     assert read_table(spark, other.uri, options={"header": "true"}).collect() == [("1", 7)]
+
+
+def test_partitions_by_bytes_are_read_back(spark: SparkSession, lake: Lake) -> None:
+    """What directories escape, and bytes that look like a number, are the bytes that were written."""
+    frame = spark.sql(
+        "select id, cast(p as binary) as p from values (1, 'a:b/%'), (2, '007'), (3, null) t(id, p)"
+    )
+    fill(frame, lake, partitionBy="p")
+    found = read_table(spark, lake.uri)
+    assert (found.schema, rows_of(found)) == (frame.schema.toNullable(), rows_of(frame))
+    assert [row.id for row in found.where("p = cast('a:b/%' as binary)").collect()] == [1]
+    assert sorted(dataset(lake.server.config, lake.uri).to_table()["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_another_table_s_default_fills_no_older_row(spark: SparkSession, lake: Lake) -> None:
+    """The columns that a commit added are null in files before it, whatever table its rows came from."""
+    fill(spark.sql("select 1 as id"), lake)
+    fields = [StructField("id", IntegerType()), StructField("added", IntegerType(), True, DEFAULT)]
+    fill(spark.createDataFrame([(2, 7)], StructType(fields)), lake)
+    assert rows_of(read_table(spark, lake.uri)) == [(1, None), (2, 7)]
 
 
 def test_columns_that_spark_s_own_writers_recorded_need_no_file(
@@ -236,6 +263,25 @@ def test_a_damaged_note_of_spark_in_a_footer_is_ignored(
     assert spark.read.parquet(lake.uri.replace("s3:", "s3a:")).collect() == [(4,)]
 
 
+def test_no_class_is_unpickled_from_a_footer(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older PySpark would run what a file names as a type's class; the column has its stored type."""
+    asked: list[dict[str, str]] = []
+    monkeypatch.setattr(
+        UserDefinedType, "fromJson", lambda note: asked.append(note) or note["serializedClass"]
+    )
+    kind = {"type": "udt", "pyClass": "no.Such", "serializedClass": "Li4u", "sqlType": "integer"}
+    field = {"name": "id", "type": kind, "nullable": True, "metadata": {}}
+    noted = json.dumps({"type": "struct", "fields": [field]})
+    file, columns = io.BytesIO(), pa.schema([("id", pa.int32())], metadata={ROW_METADATA: noted})
+    pq.write_table(pa.table({"id": [4]}, schema=columns), file)
+    with write_job(lake.uri, store=lake.store) as job, job.open("x.parquet") as out:
+        out.write(file.getvalue())
+    assert read_table(spark, lake.uri).collect() == [(4,)]
+    assert [note["pyClass"] for note in asked if "serializedClass" not in note] == ["no.Such"]
+
+
 def test_case_makes_no_other_column(spark: SparkSession, lake: Lake) -> None:
     """Columns and fields that commits spell otherwise are one to Spark, unless its session says otherwise."""
     fill(spark.sql("select 1 as id, named_struct('a', 1) as s"), lake)
@@ -270,11 +316,12 @@ def test_what_spark_would_read_otherwise_is_refused(spark: SparkSession, lake: L
 
 
 def test_a_catalog_has_the_directories_as_they_are_named(spark: SparkSession, lake: Lake) -> None:
-    """Spark would name them otherwise: by a column's case, what it escapes, or a type that it reads."""
+    """Spark would name them otherwise: by a column's case, what it escapes, a type, or a variable's value."""
     named, numbered = (f"{lake.uri}{name}/" for name in ("named", "numbered"))
-    odd = pa.table({"id": [1, 2, 3], "Dt": ["it's", None, "01"]})
+    variable = "${env:PATH}"
+    odd = pa.table({"id": [0, 1, 2, 3], "Dt": [variable, "it's", None, "01"]})
     write_table(odd, named, store=lake.store, partition_by=["Dt"])
-    write_table(odd.slice(2), numbered, store=lake.store, partition_by=["Dt"])
+    write_table(odd.slice(3), numbered, store=lake.store, partition_by=["Dt"])
     file = io.BytesIO()
     pq.write_table(pa.table({"id": [4]}), file)
     with write_job(named, store=lake.store) as job, job.open("Dt=0:1/x.parquet") as out:
@@ -285,9 +332,13 @@ def test_a_catalog_has_the_directories_as_they_are_named(spark: SparkSession, la
                 f"CREATE TABLE {table} (id BIGINT, dt {kind}) USING parquet PARTITIONED BY (dt)"
                 f" LOCATION '{lake.uri.replace('s3:', 's3a:')}{table}'"
             )
-        assert len(register_partitions(spark, "named", lake.store).added) == 4
+        spark.conf.set(RAW_TEXTS, "true")
+        with pytest.raises(InvalidOption, match=f"cannot be named in SQL: unset {RAW_TEXTS}"):
+            register_partitions(spark, "named", lake.store)
+        spark.conf.unset(RAW_TEXTS)
+        assert len(register_partitions(spark, "named", lake.store).added) == 5
         rows = [(row.id, row.dt) for row in rows_of(spark.table("named"))]
-        assert rows == [(1, "it's"), (2, None), (3, "01"), (4, "0:1")]
+        assert rows == [(0, variable), (1, "it's"), (2, None), (3, "01"), (4, "0:1")]
         again = register_partitions(spark, "named", lake.store)
         assert [*again.added, *again.removed] == []
         with pytest.raises(InvalidOption, match=r"partition 01 otherwise, .*: declare dt as STRING"):
