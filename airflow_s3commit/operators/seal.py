@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args
 
@@ -53,7 +54,8 @@ def note_try(context: Context, *, stage: str) -> None:
     """
     ti: Any = context["ti"]
     name = str(ti.task.render_template(stage, context))
-    ti.xcom_push(key=_STAGE_TRY, value={"stage": name, "try": ti.try_number})
+    instance = f"{ti.task_id}_{ti.map_index}"
+    ti.xcom_push(key=_STAGE_TRY, value={"stage": name, "try": ti.try_number, "instance": instance})
 
 
 class S3CommitStagesOperator(CheckedOperator):
@@ -117,24 +119,56 @@ class SealingOperator(CommitStepOperator):
 
     def seal(self, context: Context, job: Job) -> SealReference:
         """Seal the job, and return the seal's location and counts. Repeatable with the same stages."""
-        stages: list[tuple[str, str]] | None = None
-        digests: dict[tuple[str, str], str] = {}
+        states = states_of(context, task_ids=self.named_stages) if self.named_stages else {}
+        succeeded = {name for name, state in states.items() if state == "success"}
         try:
-            if self.stages is not None:
-                stages, digests = _attempts(_each(self.stages), job.reference.job_id)
+            if self.stages is None:
+                stages = [*self._newest(context, job, succeeded)] or None
+                digests = dict[tuple[str, str], str]()
             else:
-                sealed_stages = job.sealed_stages()
-                # What the tasks with a stage's name noted when their last try began.
-                tries = pulled(context, self.named_stages, _STAGE_TRY)
-                stages = _counting(sealed_stages, tries) or None
-                for stage, attempt in sorted({*sealed_stages} - {*(stages or ())}):
-                    self.log.info("Attempt %s of stage %s does not count: a later try did", attempt, stage)
+                stages, digests = _attempts(_each(self.stages), job.reference.job_id)
         except ValueError as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
         sealed = job.seal(stages, digests=digests)
         self.seal_uri = sealed.location
         self.log.info("Job %s is sealed: %s", job.reference.job_id, totals(sealed))
         return sealed
+
+    def _newest(self, context: Context, job: Job, succeeded: set[str]) -> Iterator[tuple[str, str]]:
+        """Yield the sealed stage attempts that count: for each stage, that of the last try.
+
+        Attempts of a stage are numbered by the tries of a task, so the last try's has the highest number.
+        If ids are not numbers, all attempts of the stage count, because none is known to be the last.
+        """
+        # What the tasks with a stage's name noted when their last try began, by their names in ``succeeded``.
+        ending, notes = f"_{context['ti'].map_index}", pulled(context, self.named_stages, _STAGE_TRY)
+        tries = {str(each["instance"]).removesuffix(ending): each for each in notes}
+        own = [tries[name] for name in tries.keys() & succeeded]
+        _refuse_shared(str(each["stage"]) for each in own)
+        # Airflow keeps the notes of instances that are skipped or removed when a run is cleared.
+        last = {str(each["stage"]): str(each["try"]) for each in [*notes, *own]}
+        by_stage: dict[str, list[str]] = {}
+        for stage, attempt in job.sealed_stages():
+            by_stage.setdefault(stage, []).append(attempt)
+        for stage, attempts in by_stage.items():
+            if stage not in last and (silent := succeeded - tries.keys()):
+                raise ValueError(
+                    f"task {min(silent)} has not noted its stage's name, so the output of stage {stage} may"
+                    " be an earlier try's. That task's log says why: mend the name, and clear the task."
+                )
+            if last.get(stage, attempts[0]) not in attempts:
+                raise ValueError(
+                    f"try {last[stage]} of stage {stage} succeeded and sealed no output; that of"
+                    f" {', '.join(attempts)} does not count. Make each try seal its output under its own"
+                    " number, or leave out the stage's name if a try may use what an earlier one sealed."
+                )
+            if all(map(str.isdecimal, attempts)):
+                last.setdefault(stage, max(attempts, key=int))
+            for attempt in attempts:
+                if attempt == last.get(stage, attempt):
+                    yield stage, attempt
+                else:
+                    self.log.info("Attempt %s of stage %s does not count: a later try did", attempt, stage)
 
 
 class S3CommitAuditOperator(SealingOperator):
@@ -334,10 +368,8 @@ def _each(stages: Iterable[Any]) -> list[Any]:
     return xcoms
 
 
-def _attempts(xcoms: Iterable[Any], job_id: str) -> tuple[list[tuple[str, str]], dict[tuple[str, str], str]]:
+def _attempts(xcoms: Sequence[Any], job_id: str) -> tuple[list[tuple[str, str]], dict[tuple[str, str], str]]:
     """Return the stage attempts in the XComs of stage tasks, and the SHA-256 of their seals if given."""
-    named: list[tuple[str, str]] = []
-    digests: dict[tuple[str, str], str] = {}
     for entry in xcoms:
         if not isinstance(entry, Mapping) or not {"stage", "stage_attempt"} <= entry.keys():
             raise ValueError(
@@ -349,37 +381,15 @@ def _attempts(xcoms: Iterable[Any], job_id: str) -> tuple[list[tuple[str, str]],
                 f"stage {entry['stage']} wrote for job {entry['job_id']}, not for job {job_id}: the setup"
                 " task ran again, and the stage's task did not. Clear it too, with all mapped instances."
             )
-        attempt = (str(entry["stage"]), str(entry["stage_attempt"]))
-        named.append(attempt)
-        if "sha256" in entry:
-            digests[attempt] = str(entry["sha256"])
-    return named, digests
+    _refuse_shared(str(one["stage"]) for one in xcoms)
+    found = {(str(one["stage"]), str(one["stage_attempt"])): one.get("sha256") for one in xcoms}
+    return list(found), {attempt: sha256 for attempt, sha256 in found.items() if sha256}
 
 
-def _counting(sealed: Iterable[tuple[str, str]], tries: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the sealed stage attempts that count: for each stage, that of the last try.
-
-    Attempts of a stage are numbered by the tries of a task, so the last try's has the highest number.
-    If ids are not numbers, all attempts of the stage count, because none is known to be the last.
-
-    :raises ValueError: The last try of a task in ``tries`` sealed no output, and an earlier try did.
-    """
-    by_stage: dict[str, list[str]] = {}
-    for stage, attempt in sealed:
-        by_stage.setdefault(stage, []).append(attempt)
-    last = {str(each["stage"]): str(each["try"]) for each in tries}
-    counting: list[tuple[str, str]] = []
-    for stage, attempts in by_stage.items():
-        if stage in last and last[stage] not in attempts:
-            raise ValueError(
-                f"try {last[stage]} of stage {stage} succeeded and sealed no output; that of"
-                f" {', '.join(attempts)} does not count. Make each try seal its output under its own number,"
-                " or leave out the stage's name if a try may use what an earlier one sealed."
-            )
-        if stage in last:
-            counting.append((stage, last[stage]))
-        elif all(attempt.isdecimal() for attempt in attempts):
-            counting.append((stage, max(attempts, key=int)))
-        else:
-            counting.extend((stage, attempt) for attempt in attempts)
-    return counting
+def _refuse_shared(stages: Iterable[str]) -> None:
+    """Raise `ValueError` if two tasks have written one stage."""
+    if shared := [stage for stage, tasks in Counter(stages).items() if tasks > 1]:
+        raise ValueError(
+            f"several tasks or mapped instances have written stage {shared[0]}, which has the output of one"
+            " alone: give each a stage of its own, and clear them all."
+        )

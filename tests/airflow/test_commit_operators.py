@@ -23,7 +23,17 @@ from airflow_s3commit.operators import (
 )
 from airflow_s3commit.operators.base import NO_OUTPUT
 from airflow_s3commit.protocol.steps.seal import seal_stage
-from tests.airflow.runs import DAY, FLIGHTS, commit, pending, rendered, set_up, visible, write_stage
+from tests.airflow.runs import (
+    DAY,
+    FLIGHTS,
+    commit,
+    new_context,
+    pending,
+    rendered,
+    set_up,
+    visible,
+    write_stage,
+)
 from tests.fakes import ManualClock
 
 
@@ -73,29 +83,79 @@ def test_attempts_without_try_numbers_have_no_last_one(store, context, attempts)
         resolve(reference).execute(context)
 
 
-def named(reference, context, *tries) -> S3CommitResolveConflictsOperator:
-    """Return the resolve task of a job whose tasks with a stage's name have begun these tries."""
-    xcoms = {"stage_try": list(tries)}
-    context["ti"].xcom_pull = lambda *, task_ids, key: xcoms[key] if task_ids == ["emr"] else []
+def with_states(context, **states: str) -> None:
+    """Let a context's Airflow know the states of the run's task instances."""
+    ti = context["ti"]
+    ti.get_task_states = lambda **_: {ti.run_id: states}
+
+
+def named(reference, context, *tries, **states: str) -> S3CommitResolveConflictsOperator:
+    """Return the resolve task of a job whose mapped task ``emr`` notes its instances' stages and tries.
+
+    All instances succeed, unless ``states`` says otherwise.
+    """
+    notes = [{"stage": stage, "try": number} for stage, number in tries]
+    instances = [f"emr_{index}" for index in range(len(notes))]
+    xcoms = [{**note, "instance": name} for note, name in zip(notes, instances, strict=True)]
+    context["ti"].xcom_pull = lambda *, task_ids, key: (
+        xcoms if (task_ids, key) == (["emr"], "stage_try") else []
+    )
+    with_states(context, **{**dict.fromkeys(instances, "success"), **states})
     return S3CommitResolveConflictsOperator(task_id="resolve", job=reference, named_stages=["emr"])
 
 
 def test_a_stage_with_a_name_is_its_last_try_only(store, context) -> None:
-    """An earlier try's output is refused if the last try succeeded without any; a lost note is no try."""
+    """An earlier try's output is refused if the last try succeeded, or was skipped, without any."""
     reference = set_up(store)
     write_stage(store, reference, stage="emr", attempt="1")
-    with pytest.raises(AirflowFailException, match=r"try 2 of stage emr succeeded.* 1 does not"):
-        named(reference, context, {"stage": "emr", "try": 2}).execute(context)
+    for state in ("success", "skipped"):
+        with pytest.raises(AirflowFailException, match=r"try 2 of stage emr succeeded.* 1 does not"):
+            named(reference, context, ("emr", 2), emr_0=state).execute(context)
     write_stage(
         store, reference, stage="emr", attempt="2", files={f"{DAY}/2.txt": b"x", f"{DAY}/3.txt": b"x"}
     )
-    last = named(reference, context, {"stage": "emr", "try": 2}, {"stage": "check", "try": 1}, None)
+    last = named(reference, context, ("emr", 2), ("check", 1))
     assert last.execute(context)["seal"]["files"] == 2
-    assert named(reference, context, None).execute(context)["seal"]["files"] == 2
     beside = set_up(store)
     for attempt in ("2", "manual"):
         write_stage(store, beside, stage="emr", attempt=attempt)
-    assert named(beside, context, {"stage": "emr", "try": 2}).execute(context)["seal"]["files"] == 1
+    assert named(beside, context, ("emr", 2)).execute(context)["seal"]["files"] == 1
+
+
+def test_a_stage_s_name_that_could_not_be_noted_is_refused(store, context) -> None:
+    """Nothing says then whether the output of a stage that no task has noted is of the last try."""
+    reference = set_up(store)
+    write_stage(store, reference, stage="emr", attempt="1")
+    with pytest.raises(AirflowFailException, match=r"emr_1 has not noted its stage's name.* stage emr may"):
+        named(reference, context, ("other", 1), emr_1="success").execute(context)
+    noted = named(reference, context, ("emr", 1), emr_1="success")
+    assert noted.execute(context)["seal"]["files"] == 1
+
+
+def test_in_a_mapped_group_a_note_is_that_of_the_item(store) -> None:
+    """Airflow ends the names of a mapped group's tasks with the map index of the item."""
+    reference, context = set_up(store), new_context(map_index=3)
+    for stage in ("emr", "spark"):
+        write_stage(store, reference, stage=stage, files={f"{stage}.txt": b"x"})
+    note = {"stage": "emr", "try": 1, "instance": "emr_3"}
+    resolving = named(reference, context, emr_3="success")
+    context["ti"].xcom_pull = lambda **asked: [note] if asked["map_indexes"] == 3 else []
+    assert resolving.execute(context)["seal"]["files"] == 2
+
+
+def test_one_stage_of_two_tasks_is_refused(store, context) -> None:
+    """The stage has the output of one of them: a retry uses what is sealed, or seals under another number."""
+    reference = set_up(store)
+    eu = write_stage(store, reference, stage="load", files={f"{DAY}/eu.txt": b"x"})
+    write_stage(store, reference, stage="load", attempt="2", files={f"{DAY}/us.txt": b"x"})
+    refused = pytest.raises(AirflowFailException, match=r"several tasks .* have written stage load")
+    for attempt in ("1", "2"):
+        with refused:
+            resolve(reference, [[eu, {**eu, "stage_attempt": attempt}]]).execute(context)
+        with refused:
+            named(reference, context, ("load", 2), ("load", int(attempt))).execute(context)
+    # Airflow keeps the note of a task that a branch has left out since.
+    assert named(reference, context, ("load", 1), ("load", 2), emr_1="skipped").execute(context)
 
 
 def test_a_mapped_stage_counts_with_all_its_instances(store, context) -> None:

@@ -124,7 +124,7 @@ def test_other_engines_are_stages_too() -> None:
 def noted_by(task: Any, **facts: Any) -> Any:
     """Return what a task notes when a try of it begins."""
     pushed: dict[str, Any] = {}
-    ti = SimpleNamespace(task=task, **facts)
+    ti = SimpleNamespace(task=task, task_id=task.task_id, **{"map_index": -1, **facts})
     ti.xcom_push = lambda key, value: pushed.update({key: value})
     for callback in task.on_execute_callback:
         callback({"ti": ti})
@@ -138,10 +138,12 @@ def test_a_task_with_a_stage_s_name_notes_its_try() -> None:
         commit.stage(EmptyOperator(task_id="emr", on_execute_callback=own.append), name="load")
         mapped = BashOperator.partial(task_id="glue").expand(bash_command=["a", "b"])
         commit.stage(mapped, name="glue-{{ ti.map_index }}")
-    assert noted_by(dag.get_task("s3_commit.emr"), try_number=2) == {"stage": "load", "try": 2}
+    note = noted_by(dag.get_task("s3_commit.emr"), try_number=2)
+    assert note == {"stage": "load", "try": 2, "instance": "s3_commit.emr_-1"}
     assert len(own) == 1
     glue = EmptyOperator(task_id="glue", on_execute_callback=mapped.on_execute_callback)
-    assert noted_by(glue, try_number=1, map_index=4) == {"stage": "glue-4", "try": 1}
+    noted = noted_by(glue, try_number=1, map_index=4)
+    assert noted == {"stage": "glue-4", "try": 1, "instance": "glue_4"}
     assert dag.get_task("s3_commit.resolve_conflicts").named_stages == ["s3_commit.emr", "s3_commit.glue"]
 
 
