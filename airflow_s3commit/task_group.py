@@ -167,6 +167,7 @@ class S3CommitGroup:
             self.setup.options["conflict_mode"] = SPARKS_CONFLICT_MODE
         stages = self._stages
         outputs: Any = [stage.output for stage in stages] if all(map(_writer, stages)) else None
+        named = self._named if outputs is None else [stage.task_id for stage in stages]
         self.setup >> stages
         if skips != {"skipped_stages": "skip", "on_empty": "skip"}:
             left = S3CommitStagesOperator(
@@ -175,7 +176,7 @@ class S3CommitGroup:
             stages >> left
             stages, outputs = [left], left.output
         step = {**step, "job": self.job, "aws_conn_id": self.setup.aws_conn_id}
-        sealing = {**step, "stages": outputs, "named_stages": self._named}
+        sealing = {**step, "stages": outputs, "named_stages": named}
         resolved = S3CommitResolveConflictsOperator(
             task_id="resolve_conflicts", on_empty=skips["on_empty"], **sealing
         )

@@ -96,7 +96,7 @@ class S3CommitStagesOperator(CheckedOperator):
             return []
         if "skipped" in ended and self.skipped_stages == "skip":
             raise AirflowSkipException("A stage was skipped, so the commit is skipped too.")
-        # A skipped task has no XCom.
+        # A skipped task has no XCom, or an earlier job's, which the task that seals leaves out.
         return None if self.stages is None else [xcom for xcom in _each(self.stages) if xcom]
 
 
@@ -104,8 +104,8 @@ class SealingOperator(CommitStepOperator):
     """A step that seals the job with the stages that count.
 
     :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage. (templated)
-    :param named_stages: Ids of tasks that `S3CommitGroup.stage` has given a stage's name: only the attempt of
-        their last try counts.
+    :param named_stages: Ids of the tasks of ``stages``; or, without it, of tasks that `S3CommitGroup.stage`
+        has given a stage's name: only the attempt of their last try counts.
     """
 
     template_fields = (*CommitStepOperator.template_fields, "stages")
@@ -126,7 +126,7 @@ class SealingOperator(CommitStepOperator):
                 stages = [*self._newest(context, job, succeeded)] or None
                 digests = dict[tuple[str, str], str]()
             else:
-                stages, digests = _attempts(_each(self.stages), job.reference.job_id)
+                stages, digests = _attempts(_each(self.stages), job.reference.job_id, len(succeeded))
         except ValueError as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
         sealed = job.seal(stages, digests=digests)
@@ -368,8 +368,14 @@ def _each(stages: Iterable[Any]) -> list[Any]:
     return xcoms
 
 
-def _attempts(xcoms: Sequence[Any], job_id: str) -> tuple[list[tuple[str, str]], dict[tuple[str, str], str]]:
+def _attempts(
+    xcoms: Sequence[Any], job_id: str, succeeded: int
+) -> tuple[list[tuple[str, str]], dict[tuple[str, str], str]]:
     """Return the stage attempts in the XComs of stage tasks, and the SHA-256 of their seals if given."""
+    own = [one for one in xcoms if isinstance(one, Mapping) and one.get("job_id", job_id) == job_id]
+    if own and len(own) == succeeded:
+        # Airflow keeps the XComs of instances that are skipped or removed when a run is cleared.
+        xcoms = own
     for entry in xcoms:
         if not isinstance(entry, Mapping) or not {"stage", "stage_attempt"} <= entry.keys():
             raise ValueError(

@@ -388,6 +388,20 @@ def test_a_stage_of_another_job_is_refused(store, context) -> None:
         resolve(reference, [[stage]]).execute(context)
 
 
+def test_a_former_instance_s_output_for_another_job_is_left_out(store, context) -> None:
+    """Airflow keeps the XCom of an instance that is removed or skipped when the run is cleared."""
+    reference = set_up(store)
+    own = write_stage(store, reference)
+    former = {**own, "stage": "more", "job_id": "the-former"}
+    resolving = resolve(reference, [[own, former]])
+    resolving.named_stages = ["load"]
+    with_states(context, load_0="success", load_1="success")
+    with pytest.raises(AirflowFailException, match=r"stage more wrote for job the-former"):
+        resolving.execute(context)
+    with_states(context, load_0="success", load_1="removed", load_2="skipped")
+    assert resolving.execute(context)["seal"]["files"] == 1
+
+
 def test_the_seal_is_linked(store, context, monkeypatch) -> None:
     """The link of a sealing task leads to its run's jobs: the seal itself is deleted with the job."""
     reference = set_up(store)

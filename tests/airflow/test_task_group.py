@@ -50,6 +50,7 @@ def test_the_wiring() -> None:
     assert tasks["abort"].is_teardown
     assert tasks["abort"].on_failure_fail_dagrun
     assert tasks["abort"].trigger_rule == TriggerRule.ALL_DONE_SETUP_SUCCESS
+    assert tasks["resolve_conflicts"].named_stages == ["refresh.spark_submit"]
     # Nobody looks at the preview in between, so another job's commit is no reason to fail.
     assert not tasks["commit"].pin_preview
 
