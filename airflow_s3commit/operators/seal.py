@@ -203,6 +203,9 @@ class S3CommitAuditOperator(SealingOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.rules = rules
+        if isinstance(rules, Mapping):
+            # None leaves a rule out in the DAG's file; in a run it is a missing result.
+            self.rules = {name: rule for name, rule in rules.items() if rule is not None}
         self.on_fail = on_fail
         self.response_timeout = response_timeout
         self.assigned_users = assigned_users
@@ -349,7 +352,9 @@ class S3CommitResolveConflictsOperator(SealingOperator):
 def _rules(given: Mapping[str, Any]) -> AuditRules:
     from airflow_s3commit.protocol.inspect.audit import AuditRules  # noqa: PLC0415 - only if there is an audit
 
-    return AuditRules.from_dict(mapping(given))
+    if lost := [name for name, rule in mapping(given).items() if rule is None]:
+        raise ValueError(f"{lost[0]} has no value in this run: check the task whose XCom it reads")
+    return AuditRules.from_dict(given)
 
 
 def _time(given: Any) -> timedelta:

@@ -110,6 +110,20 @@ def test_a_typo_fails(store, context, written, arguments) -> None:
         task.execute(context)
 
 
+def test_a_rule_without_a_value_in_a_run_is_refused(store, context, written) -> None:
+    """A task that returned nothing leaves no rule out, as None in the DAG's file does."""
+    with DAG("nightly", schedule=None):
+        count = EmptyOperator(task_id="count").output
+        task = gate({}, rules={"min_rows": count, "max_rows": None, "max_files": 10})
+    context["ti"].xcom_pull, context["expanded_ti_count"] = lambda **_: None, None
+    task.render_template_fields(context)
+    task.job = written
+    with pytest.raises(AirflowFailException, match="audit: rules: min_rows has no value in this run"):
+        task.execute(context)
+    task.rules["min_rows"] = 1
+    assert [check["check"] for check in task.execute(context)["checks"]] == ["min_rows", "max_files"]
+
+
 def test_its_rules_are_templates(context) -> None:
     """The run's own day can be the partition that is expected."""
     task = gate({}, rules={"partitions": ["dt={{ partition_key }}"], "min_rows": "{{ params.least }}"})
