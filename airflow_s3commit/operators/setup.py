@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.inspect.jobs import JobSummary
     from airflow_s3commit.protocol.job import Job
 
-#: The types of the tasks that follow a job's stages.
-_STEPS = {
-    f"S3Commit{step}Operator" for step in ("Stages", "Audit", "ResolveConflicts", "Job", "Part", "Abort")
-}
+#: The types of the tasks that follow a job's stages, and get the job.
+_STEPS = {f"S3Commit{step}Operator" for step in ("Audit", "ResolveConflicts", "Job", "Part", "Abort")}
 
 #: Seconds for which a setup tries to register its destination.
 _REGISTRY_SECONDS = 5.0
@@ -243,7 +241,8 @@ class S3CommitSetupOperator(JobOptionsOperator):
         if self.get_dag() is None or context["ti"].try_number == 1:
             return {}
         behind: list[Any] = list(self.get_flat_relatives(upstream=False))
-        steps = [task for task in behind if task.task_type in _STEPS]
+        # The steps of this job get it from this task; those behind it may also be of another group's job.
+        steps = [task for task in self.downstream_list if task.task_type in _STEPS]
         before = {name for step in steps for name in step.get_flat_relative_ids(upstream=True)}
         after = {name for step in steps for name in step.get_flat_relative_ids(upstream=False)}
         after.update(step.task_id for step in steps)
@@ -251,6 +250,7 @@ class S3CommitSetupOperator(JobOptionsOperator):
             task.task_id
             for task in behind
             if task.task_id in before - after
+            and task.task_type != "S3CommitStagesOperator"
             and not issubclass(getattr(task, "operator_class", type(task)), BaseSensorOperator)
         )
         found = states_of(context, task_ids=stages) if stages else {}

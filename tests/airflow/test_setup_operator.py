@@ -25,6 +25,7 @@ from airflow_s3commit.operators import (
 )
 from airflow_s3commit.protocol.inspect.jobs import open_jobs
 from airflow_s3commit.protocol.metadata.registry import read_registry
+from airflow_s3commit.task_group import s3_commit_task_group
 from tests.airflow.runs import (
     FLIGHTS,
     at,
@@ -561,12 +562,40 @@ def test_no_step_of_a_commit_is_a_stage(store, step) -> None:
     with DAG("nightly", schedule=None):
         first = operator()
         of_job = {} if step == "Stages" else {"job": first.output}
-        kind = getattr(operators, f"S3Commit{step}Operator")
-        first >> EmptyOperator(task_id="load") >> kind(task_id="step", **of_job, **arguments)
+        tested = getattr(operators, f"S3Commit{step}Operator")(task_id="step", **of_job, **arguments)
+        end = S3CommitJobOperator(task_id="commit", job=first.output)
+        first >> EmptyOperator(task_id="load") >> tested >> end
+    assert asked_by(first)[0] == ["load"]
+
+
+def asked_by(task: S3CommitSetupOperator) -> list[list[str]]:
+    """Return the tasks whose states a cleared setup asks for: the stages, then the commit."""
     context, asked = new_context(2), []
     context["ti"].get_task_states = lambda *, task_ids, **_: asked.append(task_ids) or {}
-    first.execute(context)
-    assert asked[0] == ["load"]  # then of the commit, if there is one
+    task.execute(context)
+    return asked
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_another_group_s_commit_is_no_step_of_this_job(store, inner) -> None:
+    """A stage after it is a stage all the same, and the stages of a group further down are not this job's."""
+    groups = [
+        s3_commit_task_group(name, destination=f"s3://lake/{name}/", conflict_mode="append", kill_window=0)
+        for name in ("one", "two")
+    ]
+    with DAG("nightly", schedule=None):
+        with groups[0] as first:
+            load = first.stage(EmptyOperator(task_id="load"))
+            if inner:
+                with groups[1] as second:
+                    second.stage(EmptyOperator(task_id="load"))
+                load >> second.setup
+                second.commit >> first.stage(EmptyOperator(task_id="late"))
+        if not inner:
+            with groups[1] as second:
+                load >> second.stage(EmptyOperator(task_id="load"))
+    stages, _ = asked_by(first.setup)
+    assert ("one.late" in stages, "one.load" in stages, "two.load" in stages) == (inner, True, False)
 
 
 def test_a_cleared_setup_leaves_a_successful_run_its_job(store) -> None:
