@@ -71,8 +71,9 @@ class S3CommitAbortOperator(CommitStepOperator):
         place, job_id = job.reference.destination, job.reference.job_id
         uploads, first, states, state, has_files = None, "", dict[str, str](), job.state(), False
         if state is None or state.state != "committed":
-            group_id = getattr(self.task_group, "group_id", None)
-            states = {} if group_id is None else states_of(context, task_group_id=group_id)
+            group = self.task_group
+            if group is not None and group.group_id is not None:
+                states = states_of(context, task_ids=[task.task_id for task in group.iter_tasks()])
             states.pop(self.task_id, None)
             failed, said = self._failed(context, states, job_id)
             is_sealed = state is not None and state.state == "sealed"

@@ -86,15 +86,16 @@ def pulled(context: Context, task_ids: Sequence[str], key: str) -> list[Any]:
     return [value for value in ti.xcom_pull(task_ids=list(task_ids), key=key, **own) if value]
 
 
-def states_of(context: Context, **tasks: Any) -> dict[str, str]:
-    """Return the states of tasks of this task's job: those of ``task_ids``, or of a ``task_group_id``.
+def states_of(context: Context, task_ids: list[str]) -> dict[str, str]:
+    """Return the states of tasks of this task's job.
 
+    Not of a group: Airflow looks that up in the newest version of the DAG, which need not be the run's.
     Instances that a mapped task no longer has (``removed``) are left out. Outside a mapped group the name of
     an instance is its task's id, ``_`` and its map index.
     """
     ti = context["ti"]
     item = _item(ti)
-    found = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], map_index=item, **tasks)
+    found = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], map_index=item, task_ids=task_ids)
     ending = "" if item is None else f"_{item}"
     states = {name.removesuffix(ending): str(state) for name, state in found.get(ti.run_id, {}).items()}
     return {name: state for name, state in states.items() if state != "removed"}

@@ -436,6 +436,17 @@ def test_the_first_failure_is_named(store, context) -> None:
     assert sorted(asked) == ["refresh.a", "refresh.a_last", "refresh.b"]
 
 
+def test_the_states_of_a_group_that_was_renamed_meanwhile_are_known(store, context) -> None:
+    """Airflow finds a group only in the newest version of the DAG, so the teardown names its tasks."""
+    group, asked = Group(set_up(store), context, setup="success", stage="failed"), {}
+    states = context["ti"].get_task_states
+    context["ti"].get_task_states = lambda **given: asked.update(given) or states()
+    with pytest.raises(AirflowFailException, match=r"^refresh\.stage failed"):
+        group.teardown.execute(context)
+    assert "task_group_id" not in asked
+    assert sorted(asked["task_ids"]) == ["refresh.abort", "refresh.other", "refresh.setup"]
+
+
 def test_a_job_is_kept_whatever_an_instance_noted_of_an_earlier_one(store, context) -> None:
     """Only what tasks noted of this job says whether the store alone made it fail."""
     group = Group(sealed(store), context, **FAILED_COMMIT)
