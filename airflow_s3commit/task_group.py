@@ -198,6 +198,7 @@ class S3CommitGroup:
         aborted = S3CommitAbortOperator(task_id="abort", kill_window=self.setup.kill_window, **step, **alone)
         self.commit >> aborted.as_teardown(setups=self.setup, on_failure_fail_dagrun=True)
         self._refuse_strays(first.task_id)
+        self._refuse_doubles()
         self._abort_at_timeout()
 
     def _refuse_strays(self, first: str) -> None:
@@ -209,6 +210,17 @@ class S3CommitGroup:
                 raise ValueError(
                     f"{self._owner}: {task.task_id} gets the job, and the commit would not wait for it: call"
                     " .stage(...) with it, or put it before or after a stage"
+                )
+
+    def _refuse_doubles(self) -> None:
+        """Raise `ValueError` for a task named like a mapped task's instance, whose state it would hide."""
+        is_mapped = {task.task_id: task.is_mapped for task in self.group.iter_tasks()}
+        for task_id in is_mapped:
+            mapped, _, index = task_id.rpartition("_")
+            if index.isdecimal() and is_mapped.get(mapped):
+                raise ValueError(
+                    f"{self._owner}: Airflow reports the states of {task_id} and of instance {index} of"
+                    f" {mapped} under one name: give one of the two tasks another id"
                 )
 
     def _save_modes_decide(self) -> bool:
@@ -334,8 +346,8 @@ def s3_commit_task_group(
         and further arguments of Airflow's ``TaskGroup``. In a group with ``writer="spark"``, and a DAG
         without the param ``conflict_mode``, the default of that option is ``as-written``: the save modes
         decide. (templated)
-    :raises ValueError: The group has no stage, a task gets the job and is no stage, or no mode is named and
-        only some Spark stages have ``writer="spark"``.
+    :raises ValueError: The group has no stage, a task gets the job and is no stage, a task has the name of
+        an instance of a mapped one, or no mode is named and only some Spark stages have ``writer="spark"``.
     """
     owner = f"The commit group {group_id}"
     check_value(owner, "skipped_stages", SKIPPED_STAGES, skipped_stages)

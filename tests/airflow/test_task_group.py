@@ -183,6 +183,17 @@ def test_a_mapped_stage_of_another_engine_needs_no_spark(monkeypatch) -> None:
     assert commit.setup.options["conflict_mode"] == CONFLICT_MODE
 
 
+@pytest.mark.parametrize(("task_id", "refused"), [("load_1", True), ("load_b", False)])
+def test_a_task_named_like_a_mapped_instance_is_refused(task_id: str, refused: bool) -> None:
+    """Airflow reports both states under one name, so a skipped instance would be overlooked."""
+    said = r"states of refresh\.load_1 and of instance 1 of refresh\.load under one name"
+    group = s3_commit_task_group("refresh", destination="s3://lake/x/")
+    refusal = pytest.raises(ValueError, match=said) if refused else nullcontext()
+    with DAG("nightly", schedule=None), refusal, group as commit:
+        commit.stage(EmptyOperator(task_id=task_id))
+        commit.stage(BashOperator.partial(task_id="load").expand(bash_command=["a", "b"]))
+
+
 def test_two_groups_in_one_dag() -> None:
     """A DAG may refresh two datasets, each with its own job."""
     with DAG("nightly", schedule=None) as dag:
