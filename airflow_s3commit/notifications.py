@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from math import inf
 from time import monotonic
 from types import SimpleNamespace
@@ -99,6 +100,10 @@ class AbortUploadsNotifier(BaseNotifier):
         self.aws_conn_id = aws_conn_id
         for name, reader in _READERS.items():
             check_value("AbortUploadsNotifier", name, reader, getattr(self, name))
+
+    def __call__(self, *args: Any) -> None:
+        """Notify with a copy: rendering replaces the templates, which the next run's call needs again."""
+        super(AbortUploadsNotifier, copy(self)).__call__(*args)
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render the templated fields, even if the context has only the scheduler's copy of the DAG."""

@@ -99,6 +99,16 @@ def test_it_takes_references_by_template(store, dag, xcoms, several) -> None:
     assert len(pending(store)) == 1 - several
 
 
+def test_each_run_has_its_own_references(store) -> None:
+    """One process calls the DAG's callback for several runs, and each call renders the templates anew."""
+    with DAG("nightly", schedule=None, render_template_as_native_obj=True) as dag:
+        calling = notifier(job="{{ reference }}")
+    for run_id in ("r1", "r2"):
+        write_stage(store, reference := set_up(store, run_id=run_id))
+        calling({"dag": dag, "run_id": run_id, "reference": reference})
+        assert pending(store) == []
+
+
 def test_xcoms_that_are_no_reference_are_left_out(store, dag, xcoms) -> None:
     """A setup that failed may have left anything there; the others' jobs are aborted."""
     write_stage(store, reference := set_up(store))
