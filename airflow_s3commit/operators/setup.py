@@ -121,8 +121,9 @@ class S3CommitSetupOperator(JobOptionsOperator):
     the records of the destination's open jobs. If one of them belongs to a later try, it aborts its own job.
 
     But if no stage was cleared with it, as when ``commit`` alone is cleared, it returns the run's newest job,
-    if that is committed, or sealed with the same options. If that job cannot continue, and a stage has
-    succeeded, this task fails: a new job would lack the stage's output.
+    if that is sealed with the same options, or committed, as one of the last 100 jobs that ended there. If
+    that job cannot continue, and a stage has succeeded, this task fails: a new job would lack the stage's
+    output.
 
     :param kill_window: Seconds between two aborts of an earlier job whose tasks may still be running; 0
         aborts once.
@@ -240,15 +241,13 @@ class S3CommitSetupOperator(JobOptionsOperator):
         """
         if self.get_dag() is None or context["ti"].try_number == 1:
             return {}
-        behind: list[Any] = list(self.get_flat_relatives(upstream=False))
         # The steps of this job get it from this task; those behind it may also be of another group's job.
         steps = [task for task in self.downstream_list if task.task_type in _STEPS]
         before = {name for step in steps for name in step.get_flat_relative_ids(upstream=True)}
-        after = {name for step in steps for name in step.get_flat_relative_ids(upstream=False)}
-        after.update(step.task_id for step in steps)
+        after = {name for step in steps for name in (step.task_id, *step.get_flat_relative_ids())}
         stages = sorted(
             task.task_id
-            for task in behind
+            for task in self.get_flat_relatives()
             if task.task_id in before - after
             and task.task_type != "S3CommitStagesOperator"
             and not issubclass(getattr(task, "operator_class", type(task)), BaseSensorOperator)
@@ -277,7 +276,8 @@ class S3CommitSetupOperator(JobOptionsOperator):
         raise AirflowFailException(
             f"Task {self.task_id}: {shortened(kept)} ended before and not again, or still runs, and a new job"
             f" on {self.destination} would lack it; the earlier job has ended, is not sealed or has other"
-            " options. Clear all stages, with all their mapped instances and the tasks after them."
+            " options. If it has committed (`s3commit manifest`) and should stay, mark this and later tasks"
+            " successful; else clear all stages, with all their mapped instances and the tasks after them."
         )
 
 

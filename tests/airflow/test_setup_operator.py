@@ -526,7 +526,7 @@ def test_a_stage_that_was_not_cleared_with_the_others_is_refused(store, states) 
     """A new job would be committed without what that stage wrote, or writes yet; the earlier is aborted."""
     run = Run()
     reference = sealed_in(run, store)
-    with pytest.raises(AirflowFailException, match=r"ended before .* Clear all stages"):
+    with pytest.raises(AirflowFailException, match=r"ended before .* clear all stages"):
         run.set_up(states)
     assert (pending(store), state(store, reference)) == ([], "aborted")
     assert state(store, run.set_up({"one": None, "two": None})) == "open"
@@ -619,6 +619,19 @@ def test_an_aborted_or_open_job_is_not_continued(store) -> None:
             run.set_up(DONE)
     assert [state(store, job) for job in (first, third)] == ["aborted", "aborted"]
     assert not list(open_jobs(store, Destination.parse(FLIGHTS)))
+
+
+def test_a_commit_that_many_have_followed_is_not_repeated(store, monkeypatch) -> None:
+    """Setup does not find it, and says how to look first: in mode append, its rows would be there twice."""
+    monkeypatch.setattr(setup, "_MOST_ENDINGS", 2)
+    run = Run()
+    reference = sealed_in(run, store)
+    Job.at(store, JobReference.from_dict(reference)).commit()
+    for number in (3, 4):
+        assert run.set_up(DONE)["job_id"] == reference["job_id"]
+        commit(store, run_id="later", partition=f"dt=2013-01-0{number}")
+    with pytest.raises(AirflowFailException, match=r"If it has committed .* else clear all stages"):
+        run.set_up(DONE)
 
 
 def test_a_job_with_other_options_or_destination_is_not_continued(store) -> None:
