@@ -97,6 +97,7 @@ class S3CommitHook(BaseHook):
     def store(self) -> ObjectStore:
         """The connection's store."""
         from airflow_s3commit.store.execute import RetryPolicy  # noqa: PLC0415
+        from airflow_s3commit.store.s3.config import made_by_boto3  # noqa: PLC0415
         from airflow_s3commit.store.s3.store import S3Store  # noqa: PLC0415
 
         with self._lock:
@@ -104,7 +105,8 @@ class S3CommitHook(BaseHook):
                 policy = RetryPolicy(on_retry=self._noticed)
                 if self.retry_deadline is not None:
                     policy = replace(policy, deadline=self.retry_deadline)
-                self._store = S3Store(self.aws.conn, retry=policy, origin=self._source)
+                client, source = self.aws.conn, self._source
+                self._store = made_by_boto3(lambda: S3Store(client, retry=policy, origin=source), source)
             return self._store
 
     def job(self, reference: Mapping[str, str] | JobReference) -> Job:
@@ -149,17 +151,23 @@ class S3CommitHook(BaseHook):
     def _plain(self) -> S3Hook:
         """The provider's hook through which the connection is read, and has been; it never makes a client."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - keeps DAG parsing light
+        from botocore.exceptions import BotoCoreError  # noqa: PLC0415
 
         with self._lock:
             if self._reader is None:
-                reader = S3Hook(aws_conn_id=self.aws_conn_id)
+                reader, why = S3Hook(aws_conn_id=self.aws_conn_id), ""
                 try:
                     reader.conn_config.get_service_endpoint_url("s3")
                 except (AttributeError, TypeError) as error:
+                    why = str(error)
+                except (NotImplementedError, BotoCoreError) as error:
+                    # These quote values, so they are neither shown nor chained.
+                    why = type(error).__name__
+                if why:
                     raise StoreUnsuitable(
-                        f"the extra of the connection {self.aws_conn_id!r} cannot be used ({error}): its"
+                        f"the extra of the connection {self.aws_conn_id!r} cannot be used ({why}): its"
                         " config_kwargs, and s3 in it, and service_config are JSON objects, and not text"
-                    ) from error
+                    )
                 self._reader = reader
             return self._reader
 
@@ -188,7 +196,7 @@ class S3CommitHook(BaseHook):
                 f"the connection {self.aws_conn_id!r} does not exist in Airflow: create it, or name another"
                 " one as aws_conn_id (None means boto3's default chain)"
             )
-        endpoint: str | None = known.get_service_endpoint_url("s3") or None
+        endpoint = str(known.get_service_endpoint_url("s3") or "") or None
         if endpoint is None and known:
             self._refuse_host(known)
         return plain_endpoint(endpoint, f"of {self._source}")

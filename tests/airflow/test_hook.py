@@ -57,13 +57,31 @@ def test_the_connection_makes_the_store(connect) -> None:
         {"config_kwargs": {"s3": "path"}},
         {"config_kwargs": {"adressing": "path"}},
         {"service_config": "s3"},
+        {"config_kwargs": {"s3": {"addressing_style": MARK}}},
+        {"role_arn": "arn:x", "assume_role_method": MARK},
     ],
 )
 def test_an_extra_of_another_form_is_named(connect, extra) -> None:
     """An object that became text, as in a connection's URI, is refused by the connection's name."""
     for use in ("address", "store"):
-        with pytest.raises(StoreUnsuitable, match="extra of the connection 'lake' cannot be used"):
+        with pytest.raises(StoreUnsuitable, match="extra of the connection 'lake' cannot be used") as caught:
             getattr(connect(**extra), use)
+        assert leaks(shown(caught.value)) == []
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"endpoint_url": 123},
+        {"region_name": 5},
+        {"config_kwargs": {"max_pool_connections": "5"}},
+        {"role_arn": "arn:x", "assume_role_kwargs": "text"},
+    ],
+)
+def test_a_value_of_another_type_is_an_error_of_the_store(connect, extra) -> None:
+    """A sweep of many destinations goes on after such an error, and not after Python's own."""
+    with pytest.raises(S3CommitError, match="the connection 'lake'"):
+        _ = connect(**extra).store
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
