@@ -151,23 +151,14 @@ class S3CommitHook(BaseHook):
     def _plain(self) -> S3Hook:
         """The provider's hook through which the connection is read, and has been; it never makes a client."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - keeps DAG parsing light
-        from botocore.exceptions import BotoCoreError  # noqa: PLC0415
+
+        from airflow_s3commit.store.s3.config import made_by_boto3  # noqa: PLC0415
 
         with self._lock:
             if self._reader is None:
-                reader, why = S3Hook(aws_conn_id=self.aws_conn_id), ""
-                try:
-                    reader.conn_config.get_service_endpoint_url("s3")
-                except (AttributeError, TypeError) as error:
-                    why = str(error)
-                except (NotImplementedError, BotoCoreError) as error:
-                    # These quote values, so they are neither shown nor chained.
-                    why = type(error).__name__
-                if why:
-                    raise StoreUnsuitable(
-                        f"the extra of the connection {self.aws_conn_id!r} cannot be used ({why}): its"
-                        " config_kwargs, and s3 in it, and service_config are JSON objects, and not text"
-                    )
+                reader = S3Hook(aws_conn_id=self.aws_conn_id)
+                named = f"the connection {self.aws_conn_id!r} (config_kwargs and service_config are objects)"
+                made_by_boto3(lambda: reader.conn_config.get_service_endpoint_url("s3"), named)
                 self._reader = reader
             return self._reader
 
@@ -228,6 +219,9 @@ class S3CommitHook(BaseHook):
     def _checked_keys(self) -> AwsConnectionWrapper:
         """Return the connection, after checking that its keys are usable."""
         connection = self._plain.conn_config
+        key = connection.aws_access_key_id or connection.login
+        if bool(key) != bool(connection.aws_secret_access_key or connection.password):
+            raise AccessDenied(f"the connection {self.aws_conn_id!r} has only one of login and password")
         check_keys(
             connection.aws_access_key_id,
             connection.aws_secret_access_key,

@@ -6,13 +6,20 @@ import json
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from threading import Event
 from time import monotonic
 
 import pytest
 
 from airflow_s3commit import S3Store
-from airflow_s3commit.exceptions import AccessDenied, S3CommitError, StoreUnsuitable, Unavailable
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    S3CommitError,
+    StoreRejected,
+    StoreUnsuitable,
+    Unavailable,
+)
 from airflow_s3commit.hooks import S3CommitHook
 from tests.secret_shapes import MARK, SHAPES, URLS, leaks, shown
 
@@ -64,7 +71,7 @@ def test_the_connection_makes_the_store(connect) -> None:
 def test_an_extra_of_another_form_is_named(connect, extra) -> None:
     """An object that became text, as in a connection's URI, is refused by the connection's name."""
     for use in ("address", "store"):
-        with pytest.raises(StoreUnsuitable, match="extra of the connection 'lake' cannot be used") as caught:
+        with pytest.raises(StoreRejected, match=r"the connection 'lake' \(config_kwargs") as caught:
             getattr(connect(**extra), use)
         assert leaks(shown(caught.value)) == []
 
@@ -328,6 +335,24 @@ def test_no_password_of_an_endpoint_reaches_spark(connect, monkeypatch, variable
         with pytest.raises(S3CommitError) as caught:
             use()
         assert leaks(shown(caught.value)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"login": "key-id"}, True),
+        ({"password": "a-good-one"}, True),
+        ({"extra": {"aws_access_key_id": "key-id"}}, True),
+        ({"login": "alice", "extra": {"aws_access_key_id": "a", "aws_secret_access_key": "b"}}, False),
+    ],
+)
+def test_half_of_a_pair_of_keys_is_refused(connect, monkeypatch, given, refused) -> None:
+    """Requests would be signed by the machine's own identity, which nobody asked for."""
+    connect()
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "aws", **given}))
+    half = pytest.raises(AccessDenied, match="'lake' has only one of login and password")
+    with half if refused else nullcontext():
+        _ = S3CommitHook("lake").store
 
 
 @pytest.mark.parametrize("field", ["login", "password", "aws_session_token"])

@@ -162,7 +162,7 @@ def made_by_boto3(make: Callable[[], T], what: str) -> T:
             f"no usable credentials in {what} ({type(error).__name__}): give both keys or neither, and a"
             " profile of the AWS configuration files or none"
         )
-    except (BotoCoreError, NotImplementedError, TypeError, ValueError) as error:
+    except (BotoCoreError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
         name = type(error).__name__
         failure = StoreRejected(
             f"no S3 client can be made from {what} ({name}): check its endpoint, region and verify, and"
