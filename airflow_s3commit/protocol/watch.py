@@ -405,7 +405,7 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, str):
-        return value
+        return value.replace(" ", "T", 1) if name == "logical_date" else value  # a template's has a space
     raise ValueError(
         f"the condition {name} is {value!r}, and not text: native rendering makes 20130101 a number"
     )

@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_s3commit.exceptions import StoreRejected, Unavailable
 from airflow_s3commit.hooks import StoreAddress
 from airflow_s3commit.sensors import S3SuccessManifestSensor
-from tests.airflow.runs import DAY, FLIGHTS, at, commit, rendered, set_up
+from tests.airflow.runs import DAY, FLIGHTS, at, commit, new_context, rendered, set_up
 
 
 def sensor(**arguments: object) -> S3SuccessManifestSensor:
@@ -93,6 +93,15 @@ def test_every_condition_counts(store, context, asked, found) -> None:
     """A manifest that does not meet every condition does not end the wait."""
     commit(store)
     assert (job_found(sensor(**asked), context) is not None) == found
+
+
+def test_a_logical_date_is_found_as_a_template_renders_it(store) -> None:
+    """A template renders it with a space between day and time, and the manifest has a T."""
+    commit(store, logical_date=at(2013, 1, 2).isoformat())
+    waiting = sensor(context={"logical_date": "{{ logical_date }}"})
+    run = new_context(logical_date=at(2013, 1, 2))
+    waiting.render_template_fields(run)
+    assert job_found(waiting, run) is not None
 
 
 def test_a_late_manifest_is_found_by_the_same_sensor(store, context) -> None:
