@@ -205,16 +205,17 @@ def read_job(store: ObjectStore, home: RegisteredDestination, job_id: str) -> Jo
 
 
 def _successor(store: ObjectStore, home: RegisteredDestination, job: JobSummary) -> JobSummary | None:
-    """Return the newest of the jobs that later tries of a job's task have ended; None if there is none."""
-    own = place_in_order(job.context, job.job_id)
-    endings = latest_endings(store, home.place, MOST_ENDED)
-    later = [
-        (order, ended)
-        for ended in endings
-        if is_same_task(job.context, ended.context)
-        and (order := place_in_order(ended.context, ended.job_id)) > own
-    ]
-    return max(later, key=lambda pair: pair[0])[1] if later else None
+    """Return the newest of the jobs that later tries of a job's task have ended; None if none is known."""
+
+    def order(one: JobSummary) -> tuple[str, int, str, str]:
+        return place_in_order(one.context, one.job_id)
+
+    try:
+        endings = latest_endings(store, home.place, MOST_ENDED)
+    except InvalidRecord:
+        return None
+    later = [one for one in endings if is_same_task(job.context, one.context) and order(one) > order(job)]
+    return max(later, key=order, default=None)
 
 
 class Fleet(NamedTuple):

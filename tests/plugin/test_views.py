@@ -16,6 +16,7 @@ from airflow_s3commit.plugin.views import (
     DestinationView,
     Listed,
     longest_idle,
+    read_job,
     search_fleet,
     stored,
 )
@@ -286,6 +287,16 @@ def test_a_destination_of_the_registry_has_its_pages(store: MemoryStore) -> None
     assert begun.reference.job_id in client.get(f"/s3commit/destination?at={FLIGHTS}").text
     assert "theirs" in opened
     assert client.get(f"/s3commit/destination?at={ORDERS}").status_code == 404
+
+
+def test_a_damaged_entry_does_not_hide_a_job(store: MemoryStore) -> None:
+    """Whether a later try has ended is unknown then; the job is shown, and can be aborted."""
+    for day in (1, 2, 3):
+        commit(store, context=NIGHTLY, day=day)
+    key = "flights/_s3commit/log/00000000000000000002.json"
+    store.put("lake", key, b"?")
+    view = read_job(store, FLIGHTS_HOME, begin(store, context=NIGHTLY, day=4).reference.job_id)
+    assert (view.successor, view.offers) == (None, ["abort"])
 
 
 def test_a_sealed_job_is_committed_from_the_page(store: MemoryStore) -> None:
