@@ -113,8 +113,7 @@ def dollars(amount: float) -> str:
 def seconds_of(text: str) -> float:
     """Parse a duration such as ``7d``, ``12h``, ``1d12h`` or ``30m``, and return its seconds.
 
-    Raises:
-        ValueError: The text is not a duration with units.
+    Raises `ValueError` if the text is not a duration with units.
     """
     found = _DURATION.findall(text)
     if not found or _DURATION.sub("", text).strip():

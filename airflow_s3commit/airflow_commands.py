@@ -63,8 +63,7 @@ def run(args: argparse.Namespace) -> NoReturn:
 def _open(conn_id: str, asked: Connection) -> ObjectStore:
     """Return the store of an Airflow connection.
 
-    Raises:
-        StoreRejected: There is no such connection, or the command line names another store.
+    Raises `StoreRejected` if there is no such connection, or the command line names another store.
     """
     from airflow.utils.cli import suppress_logs_and_warning  # noqa: PLC0415
 

@@ -178,8 +178,7 @@ class Output:
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask for confirmation, unless ``yes`` is set or stdin is no terminal.
 
-        Raises:
-            click.exceptions.Exit: The answer is no, which is reported.
+        Raises `click.exceptions.Exit` if the answer is no, which is reported.
         """
         if not yes and self.is_interactive and not click.confirm(plain(question), err=True):
             failure = {"type": "Declined", "outcome": "did_not_happen"}
@@ -268,9 +267,8 @@ class _Console(Console):
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    width = (
-        None if stream is None or stream.isatty() or os.environ.get("COLUMNS") else _WIDTH_WITHOUT_TERMINAL
-    )
+    is_known = stream is None or stream.isatty() or os.environ.get("COLUMNS")
+    width = None if is_known else _WIDTH_WITHOUT_TERMINAL
     return _Console(stderr=stderr, highlight=False, width=width, soft_wrap=False)
 
 

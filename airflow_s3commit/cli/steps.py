@@ -332,8 +332,7 @@ def report_ending(session: Session, ended: Manifest | AbortReport) -> ExitCode:
 def _sources(source: str, target: str) -> Iterator[tuple[Path | None, str]]:
     """Yield each file, None for standard input, and its path below the destination.
 
-    Raises:
-        click.UsageError: A file is missing, hidden or cannot be read, or standard input has no name.
+    Raises `click.UsageError` if a file is missing, hidden or unreadable, or standard input has no name.
     """
     if source == "-":
         if not target or target.endswith("/"):

@@ -242,12 +242,14 @@ class S3CommitSetupOperator(JobOptionsOperator):
         if self.get_dag() is None or context["ti"].try_number == 1:
             return {}
         # The steps of this job get it from this task; those behind it may also be of another group's job.
+        behind: list[Any] = list(self.get_flat_relatives())
         steps = [task for task in self.downstream_list if task.task_type in _STEPS]
+        steps = steps or [task for task in behind if task.task_type in _STEPS]
         before = {name for step in steps for name in step.get_flat_relative_ids(upstream=True)}
         after = {name for step in steps for name in (step.task_id, *step.get_flat_relative_ids())}
         stages = sorted(
             task.task_id
-            for task in self.get_flat_relatives()
+            for task in behind
             if task.task_id in before - after
             and task.task_type != "S3CommitStagesOperator"
             and not issubclass(getattr(task, "operator_class", type(task)), BaseSensorOperator)

@@ -120,8 +120,7 @@ class Snapshot:
     def search(self, wanted: Criteria) -> SearchResult:
         """Search the newest commits, or look up how the wanted job has ended. Repeatable.
 
-        Raises:
-            S3CommitError: What the refresh raised, unless a record was damaged; or another request failed.
+        Raises the refresh's `S3CommitError`, unless a record was damaged, or that of another request.
         """
         try:
             return self._search(wanted) if wanted.job_id is None else self._look_up(wanted, wanted.job_id)

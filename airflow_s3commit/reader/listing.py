@@ -285,9 +285,8 @@ def _parse(directory: str) -> dict[str, str | None]:
 class PartitionColumns:
     """The partition columns of files in some directories, outermost first, and their values by directory.
 
-    Raises:
-        UnreadablePartitions: The directories have different columns; ``given``, with the types that are not
-            inferred, has a column that they lack; or a value is not of its column's type.
+    Raises `UnreadablePartitions` if the directories have different columns; ``given``, with the types that
+    are not inferred, has a column that they lack; or a value is not of its column's type.
     """
 
     def __init__(self, directories: Iterable[str], given: pa.Schema | None = None) -> None:

@@ -96,8 +96,7 @@ class FileReading(NamedTuple):
 def format_of(paths: Iterable[str], given: str | None) -> str:
     """Return the format of files: the given one, or the one with which their names end.
 
-    Raises:
-        UnreadableFiles: The names have several formats, one that differs from the given one, or none.
+    Raises `UnreadableFiles` if the names have several formats, another than the given one, or none.
     """
     found: dict[str | None, str] = {}
     for path in paths:
@@ -334,8 +333,7 @@ def table_schema(
 ) -> pa.Schema:
     """Return all columns of a table's files, merged as in `merge`, each in a type that holds all values.
 
-    Raises:
-        UnreadableFiles: There is no such type for a column.
+    Raises `UnreadableFiles` if there is no such type for a column.
     """
     if not schemas:
         return pa.schema([])

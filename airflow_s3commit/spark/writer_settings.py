@@ -222,8 +222,7 @@ def site_conf(environment: Mapping[str, str]) -> dict[str, str]:
     classpath's directories that has it: ``SPARK_CONF_DIR``, or ``conf`` in ``SPARK_HOME``; then
     ``HADOOP_CONF_DIR`` and ``YARN_CONF_DIR``.
 
-    Raises:
-        InvalidOption: A file cannot be read.
+    Raises `InvalidOption` if a file cannot be read.
     """
     home = environment.get("SPARK_HOME")
     sparks = environment.get("SPARK_CONF_DIR") or (home and f"{home}/conf")

@@ -394,8 +394,7 @@ _RETURNED = (_PARAMETERS.keys() - {"x-amz-acl", "x-amz-tagging"}) | {TAG_COUNT}
 def boto3_parameters(headers: Mapping[str, str]) -> dict[str, Any]:
     """Return headers, names in lower case, as parameters of a boto3 call that writes an object.
 
-    Raises:
-        StoreRejected: A header does not describe an object.
+    Raises `StoreRejected` if a header does not describe an object.
     """
     parameters: dict[str, Any] = {}
     entries = {}

@@ -59,11 +59,9 @@ class StoreAddress:
 def plain_endpoint(url: Url, where: str) -> Url:
     """Check that an endpoint's URL is valid, and safe to log and to put into a Spark conf; None passes.
 
-    The URL is returned without trailing slashes: with and without them it is the same store.
-
-    Raises:
-        StoreUnsuitable: It holds a user name or password, or is not an HTTP URL. The message does not show
-            the URL, but says ``where`` it is from.
+    The URL is returned without trailing slashes: with and without them it is the same store. Raises
+    `StoreUnsuitable` if it holds a user name or password, or is not an HTTP URL. The message does not show
+    the URL, but says ``where`` it is from.
     """
     if url is None:
         return url
@@ -100,8 +98,7 @@ def check_keys(access_key: str | None, secret_key: str | None, token: str | None
     Access key and token are sent in headers, so they must be visible ASCII. A secret key is any text without
     control characters and without spaces around it; requests are signed with its UTF-8 encoding.
 
-    Raises:
-        AccessDenied: One of them is not usable. The message names it without its value.
+    Raises `AccessDenied` if one of them is not usable. The message names it without its value.
     """
     named = (("access key", access_key), ("secret key", secret_key), ("session token", token))
     for name, value in named:

@@ -63,8 +63,7 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
     A type that Spark lacks is replaced by an equivalent one: a dictionary by its values, a time by
     microseconds.
 
-    Raises:
-        UnsupportedColumn: A column has a type without an equivalent, or two columns have the same name.
+    Raises `UnsupportedColumn` if a type has no equivalent, or two columns have the same name.
     """
     if len(set(schema.names)) < len(schema.names):
         raise UnsupportedColumn(f"two columns have the same name: {', '.join(schema.names)}; rename one")
@@ -216,9 +215,8 @@ _SPARK_NAMES = {
 def from_text(text: str, where: str) -> WrittenSchema:
     """Read the text of a schema in Arrow's encoding. Files may have columns with names of partition columns.
 
-    Raises:
-        InvalidRecord: It is damaged.
-        InvalidOption: It lacks Arrow's encoding, because Spark's own writers wrote the files.
+    Raises `InvalidRecord` if it is damaged; `InvalidOption` if it lacks Arrow's encoding, as after Spark's
+    own writers.
     """
     columns = WrittenColumns.of(text, where)
     if columns.arrow is None:
@@ -248,8 +246,7 @@ def merge(schemas: Sequence[pa.Schema], fold: Callable[[str], str] = str) -> pa.
     The columns are in the order of the schemas; the metadata is that of the first schema that equals the
     result. Names that are equal after ``fold`` are one column, which has the first of these names.
 
-    Raises:
-        DifferentTypes: A column has no such type.
+    Raises `DifferentTypes` if a column has no such type.
     """
     if len(schemas) == 1:
         return schemas[0]
@@ -323,11 +320,9 @@ class UnsupportedPartition(ValueError):
 def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
     """Check partition columns, and return their names as the schema spells them.
 
-    A name that the schema does not have is looked up regardless of case, as in Spark.
-
-    Raises:
-        UnsupportedPartition: A column is missing, ambiguous or named twice, begins with a dot, or has a
-            type that cannot be rendered as Spark does; or all columns are partition columns.
+    A name that the schema does not have is looked up regardless of case, as in Spark. Raises
+    `UnsupportedPartition` if a column is missing, ambiguous or named twice, begins with a dot, or has a type
+    that cannot be rendered as Spark does; or if all columns are partition columns.
     """
     resolved = tuple(resolve_name(schema.names, name) for name in names)
     for name in resolved:

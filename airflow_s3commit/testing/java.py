@@ -31,8 +31,7 @@ def java_home(shim_dir: Path | None = None) -> Path:
 
     The launcher around the wheel's runtime is made in ``shim_dir``, by default beside this Python.
 
-    Raises:
-        NoJava: There is no such Java; the message says what to install.
+    Raises `NoJava` if there is no such Java; the message says what to install.
     """
     named = os.environ.get("JAVA_HOME")
     for java in filter(None, (named and f"{named}/bin/java", shutil.which("java"))):

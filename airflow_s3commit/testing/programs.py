@@ -52,8 +52,7 @@ class Program:
     def start(self) -> None:
         """Start the program.
 
-        Raises:
-            ProgramFailed: The program is running already.
+        Raises `ProgramFailed` if the program is running already.
         """
         if self.running:
             raise ProgramFailed(f"{self.name} is running already")
@@ -82,8 +81,7 @@ class Program:
     def wait(self, timeout: float | None = None) -> int:
         """Wait up to ``timeout`` seconds for the program to end by itself, and return its exit code.
 
-        Raises:
-            ProgramFailed: The program was not started, or still runs after the timeout.
+        Raises `ProgramFailed` if the program was not started, or still runs after the timeout.
         """
         if self._leash is None:
             raise ProgramFailed(f"{self.name} was not started")
@@ -128,8 +126,7 @@ def free_ports(count: int) -> list[int]:
     They are below the ranges of outgoing ports, so no other program's connection takes one before it is used.
     Another program that listens on a port of this range may.
 
-    Raises:
-        ProgramFailed: There are not enough free ports.
+    Raises `ProgramFailed` if there are not enough free ports.
     """
     ports: list[int] = []
     with ExitStack() as stack:

@@ -135,8 +135,7 @@ def commit_before(
     It is the newest commit with files of the table in one of the job's partitions, or else in any partition;
     None if there is none. Data that is older than the log does not count: its rows are not known.
 
-    Raises:
-        InvalidRecord: An entry of the log is damaged.
+    Raises `InvalidRecord` if an entry of the log is damaged.
     """
     table = read_table(store, destination)
     commits = {one: names for one, names in table.commits().items() if table.sources[one].job_id}

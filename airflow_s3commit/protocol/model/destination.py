@@ -37,8 +37,7 @@ _NOT_IN_KEYS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 def split_uri(uri: str) -> tuple[str, str]:
     """Split ``s3://bucket/key`` (or ``s3a://``, ``s3n://``) into bucket and key; the key may be empty.
 
-    Raises:
-        InvalidDestination: It is not such a URI.
+    Raises `InvalidDestination` if it is not such a URI.
     """
     matched = _URI.fullmatch(uri)
     if matched is None:

@@ -39,8 +39,7 @@ _NAMES = {str: "text", bool: "True or False", type(None): "None"}
 class Checked(Struct, frozen=True, kw_only=True):
     """A struct that checks the types of its fields whenever it is created.
 
-    Raises:
-        InvalidOption: A field has another type, or `check` refuses it.
+    Raises `InvalidOption` if a field has another type, or `check` refuses it.
     """
 
     def __post_init__(self) -> None:
@@ -55,8 +54,7 @@ class Checked(Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Check the values of the fields.
 
-        Raises:
-            InvalidOption: A value is invalid.
+        Raises `InvalidOption` if a value is invalid.
         """
 
 
@@ -179,8 +177,7 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
     def from_dict(cls, mapping: Mapping[str, Any]) -> ObjectOptions:
         """Build options from plain values of an operator or a command line.
 
-        Raises:
-            InvalidOption: An entry is unknown or invalid.
+        Raises `InvalidOption` if an entry is unknown or invalid.
         """
         unknown = [name for name in mapping if name not in cls.__struct_fields__]
         if unknown:

@@ -228,8 +228,7 @@ class Place(TypedDict):
 class Layout:
     """The keys of one job, whose staging is called ``__magic_job-<job id>``.
 
-    Raises:
-        InvalidRecord: The staging is not one of this job, or the id cannot be part of a key.
+    Raises `InvalidRecord` if the staging is not one of this job, or the id cannot be part of a key.
     """
 
     destination: Destination

@@ -88,10 +88,7 @@ def decide(
 
 
 def refuse_tables(context: JobContext, places: Iterable[Destination], keys: Collection[str]) -> None:
-    """Raise `InvalidDestination` if a table at another of these places has files in a key's partition.
-
-    Or if an open job of that table is named in a key: its commit may be under way.
-    """
+    """Raise `InvalidDestination` if a key is of a table at another of these places, or of its open jobs."""
     store, home = context.store, context.layout.destination
     calls = [(place, Head(place.bucket, entry_key(place, 1))) for place in places if place != home]
     # A role that is limited to the destination may not read what lies above.

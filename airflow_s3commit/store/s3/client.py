@@ -60,9 +60,8 @@ PARTS: Listing = {"PartNumberMarker": "NextPartNumberMarker"}
 def pages(request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], Page]) -> Iterator[Page]:
     """Yield the pages of a listing. ``fetch`` gets the markers of the next page, which are empty at first.
 
-    Raises:
-        StoreRejected: The store says that there is more but not where, or repeats earlier markers. The pages
-            before that have been yielded.
+    Raises `StoreRejected`, after the pages before, if the store says that there is more but not where, or
+    repeats earlier markers.
     """
     markers: dict[str, Any] = {}
     seen = set()

@@ -125,8 +125,7 @@ def configured_endpoint(client: S3Client) -> str | None:
     Only an existing client knows it. If there is one, create the client again with its `client_config`. None
     stands for AWS's own over https, which ``client_config(None)`` suits.
 
-    Raises:
-        StoreUnsuitable: It holds a user name or password, or is not an HTTP URL.
+    Raises `StoreUnsuitable` if it holds a user name or password, or is not an HTTP URL.
     """
     actual = plain_endpoint(client.meta.endpoint_url, "in the environment (AWS_ENDPOINT_URL…) or profile")
     return None if is_aws_host(actual) and actual.startswith("https:") else actual
@@ -150,9 +149,8 @@ def new_client(config: S3Config) -> S3Client:
 def made_by_boto3(make: Callable[[], T], what: str) -> T:
     """Return what ``make`` creates with boto3; translate boto3's errors about the configuration ``what``.
 
-    Raises:
-        AccessDenied: The profile does not exist, or the credentials are incomplete.
-        StoreRejected: Another part of the configuration is invalid.
+    Raises `AccessDenied` if the profile does not exist, or the credentials are incomplete; `StoreRejected`
+    if another part of the configuration is invalid.
     """
     failure: S3CommitError
     try:

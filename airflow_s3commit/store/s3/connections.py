@@ -66,8 +66,7 @@ class Route:
 def connection_options(client: S3Client) -> dict[int, Any]:
     """Return the libcurl options for connections like those of a boto3 client.
 
-    Raises:
-        UnsupportedClient: The client, libcurl or the system does not suit; the message says why.
+    Raises `UnsupportedClient` if the client, libcurl or the system does not suit; the message says why.
     """
     config: Any = client.meta.config
     if not hasattr(select, "epoll") or pycurl.version_info()[2] < _MIN_VERSION:

@@ -126,8 +126,7 @@ class FastPath:
     handler of the client's events responds in place of the store, as test doubles do. ``retries`` counts
     responses that settled nothing.
 
-    Raises:
-        UnsupportedClient: See `connection_options`.
+    Raises `UnsupportedClient` as `connection_options` does.
     """
 
     def __init__(self, client: S3Client, fallback: ObjectStore, threads: int, throttle: Throttle) -> None:
@@ -155,8 +154,7 @@ class FastPath:
 
         An empty result means that boto3 must make the request, as for a body of more than `SMALL` bytes.
 
-        Raises:
-            OutcomeUnknown: The request may have taken effect.
+        Raises `OutcomeUnknown` if the request may have taken effect.
         """
         path = path_of(request, query)
         lines = [f"{name}: {value}" for name, value in headers.items()]

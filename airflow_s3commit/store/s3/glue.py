@@ -46,9 +46,7 @@ def create_delta_table(
     It has no columns: engines read those of the Delta log at each query. Returns whether it was missing.
     Repeatable. The database must exist; ``catalog_id`` is the catalog's account, by default the caller's.
 
-    Raises:
-        InvalidOption: Glue has another table of this name.
-        S3CommitError: Glue refused the request.
+    Raises `InvalidOption` if Glue has another table of this name; `S3CommitError` if it refused the request.
     """
     account = {} if catalog_id is None else {"CatalogId": catalog_id}
     formats = {"table_type": "DELTA", "classification": "delta", "spark.sql.sources.provider": "delta"}

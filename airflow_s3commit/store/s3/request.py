@@ -129,9 +129,7 @@ def retry_after(response: Mapping[str, Any]) -> float | None:
 def etag_of(request: Request, response: Mapping[str, Any]) -> str:
     """Return the ETag of a response, without quotes.
 
-    Raises:
-        OutcomeUnknown: There is none, and the request changes something.
-        Unavailable: There is none, and the request only reads.
+    Without one raises `OutcomeUnknown` if the request changes something, and `Unavailable` if it only reads.
     """
     raw = str(response.get("ETag", ""))
     etag = raw.strip('"')
@@ -169,8 +167,7 @@ def content_md5(body: bytes | bytearray | memoryview) -> str:
 def object_info(request: Request, response: Mapping[str, Any]) -> ObjectInfo:
     """Return the object of a HEAD's or GET's response.
 
-    Raises:
-        Unavailable: Headers are missing.
+    Raises `Unavailable` if headers are missing.
     """
     if "ContentLength" not in response or "LastModified" not in response:
         raise request.unconfirmed("the response has no length or time")
@@ -188,8 +185,7 @@ def entries(
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the entries of a page of a listing, in its field ``name``.
 
-    Raises:
-        Unavailable: An entry lacks one of ``fields``.
+    Raises `Unavailable` if an entry lacks one of ``fields``.
     """
     for entry in page.get(name, ()):
         for field in fields:

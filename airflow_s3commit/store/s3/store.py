@@ -271,8 +271,7 @@ class S3Store(RetryingStore):
         Keys that XML cannot hold are deleted one by one, and so are objects with ETags if the store refuses
         ETags in bulk deletes.
 
-        Raises:
-            ValueError: More than `MAX_DELETES` objects.
+        Raises `ValueError` for more than `MAX_DELETES` objects.
         """
         if len(objects) > MAX_DELETES:
             raise ValueError(f"one bulk delete takes {MAX_DELETES} objects, not {len(objects)}")
