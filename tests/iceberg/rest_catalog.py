@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from airflow_s3commit.testing.java import java_home
-from airflow_s3commit.testing.programs import Program, check_running, free_ports
+from airflow_s3commit.testing.programs import Program, free_ports
+from dev.programs import check_running
 
 if TYPE_CHECKING:
     from pathlib import Path

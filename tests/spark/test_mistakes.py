@@ -22,6 +22,7 @@ from airflow_s3commit.exceptions import InvalidOption, JobMismatch
 from airflow_s3commit.spark import foreach_batch
 from airflow_s3commit.spark.driver import OVERWRITE_MODE, Target, ready_job, target_of
 from airflow_s3commit.spark.options import OTHER_WRITER, WRITE_OPTIONS, parse_options
+from airflow_s3commit.spark.session import job_from_conf
 from airflow_s3commit.spark.task import plan_table
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables import UnsupportedColumn
@@ -49,7 +50,7 @@ COLUMNS = (
 def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite: bool = False) -> None:
     """Do what a write does before it contacts the store."""
     options = parse_options(given, overwrite=overwrite)
-    target_of(options, OURS, conf)
+    target_of(options, OURS, conf, job_from_conf(conf.get))
     plan_table(StructType([StructField(*pair) for pair in COLUMNS if pair[0] in columns]), options)
 
 

@@ -12,6 +12,7 @@ import airflow_s3commit
 from airflow_s3commit import Destination, JobOptions, Manifest, rollback, verify
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.inspect.audit import commit_before
+from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.publication import _has_files
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.reader.listing import find_table
@@ -115,7 +116,7 @@ def plan_a_spark_write(lake: Lake) -> object:
 
 def remove_from_a_catalog(lake: Lake) -> object:
     """Tell whether a partition that left the table has files of others."""
-    return _has_files(lake.store, HOME, "dt=1", any_name=True)
+    return _has_files(lake.store, HOME, Table(), "dt=1")
 
 
 PLACES = [
