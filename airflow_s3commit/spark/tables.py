@@ -64,7 +64,7 @@ _CHOOSE_FILES = frozenset(
 #: In Spark's JSON, what may be null.
 _NULLABLE = frozenset({"nullable", "containsNull", "valueContainsNull"})
 
-#: Likewise the defaults of another table, and a type's class, which older PySpark unpickles.
+#: In it, what is not read: defaults of another table, and a class, which PySpark 3.5 and 4.0 unpickle.
 _DROPPED = frozenset({"EXISTS_DEFAULT", "CURRENT_DEFAULT", "serializedClass"})
 
 #: Bytes of statistics that the driver's JVM keeps for a table; files beyond them are never left out.
