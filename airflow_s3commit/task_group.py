@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -31,7 +32,7 @@ from airflow_s3commit.operators.setup import S3CommitSetupOperator, options_amon
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import check_id
-from airflow_s3commit.templates import at_least, check_value, mapping
+from airflow_s3commit.templates import at_least, check_value, is_known, mapping
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import MappedOperator
@@ -213,7 +214,7 @@ class S3CommitGroup:
                 )
 
     def _refuse_doubles(self) -> None:
-        """Raise `ValueError` for a task named like a mapped task's instance, whose state it would hide."""
+        """Raise `ValueError` for tasks with one name for their states, or with one stage for their output."""
         is_mapped = {task.task_id: task.is_mapped for task in self.group.iter_tasks()}
         for task_id in is_mapped:
             mapped, _, index = task_id.rpartition("_")
@@ -222,6 +223,16 @@ class S3CommitGroup:
                     f"{self._owner}: Airflow reports the states of {task_id} and of instance {index} of"
                     f" {mapped} under one name: give one of the two tasks another id"
                 )
+        # A name that comes from a template is known, and checked, only in a run.
+        named = Counter[str]()
+        for stage in filter(_writer, self._stages):
+            own = getattr(stage, "partial_kwargs", vars(stage)).get("stage")
+            named.update([own] * (1 + stage.is_mapped) if own and is_known(own) else [])
+        if shared := [name for name, tasks in named.items() if tasks > 1]:
+            raise ValueError(
+                f"{self._owner}: several tasks or mapped instances write stage {shared[0]}, and only one's"
+                " output would count: give each a stage of its own, as without the argument stage"
+            )
 
     def _save_modes_decide(self) -> bool:
         """Return whether Spark's save modes decide: whether all Spark stages have ``writer="spark"``."""
@@ -347,7 +358,8 @@ def s3_commit_task_group(
         without the param ``conflict_mode``, the default of that option is ``as-written``: the save modes
         decide. (templated)
     :raises ValueError: The group has no stage, a task gets the job and is no stage, a task has the name of
-        an instance of a mapped one, or no mode is named and only some Spark stages have ``writer="spark"``.
+        an instance of a mapped one, several Spark tasks have one stage, or no mode is named and only some
+        Spark stages have ``writer="spark"``.
     """
     owner = f"The commit group {group_id}"
     check_value(owner, "skipped_stages", SKIPPED_STAGES, skipped_stages)

@@ -194,6 +194,25 @@ def test_a_task_named_like_a_mapped_instance_is_refused(task_id: str, refused: b
         commit.stage(BashOperator.partial(task_id="load").expand(bash_command=["a", "b"]))
 
 
+@pytest.mark.parametrize(
+    ("stages", "refused"), [(["load"], True), (["a", "b"], False), (["{{ ti.task_id }}"] * 2, False)]
+)
+@pytest.mark.parametrize("others", [True, False])
+def test_one_stage_of_two_spark_tasks_is_refused(stages: list[str], refused: bool, others: bool) -> None:
+    """Only one task's output of a stage counts, so the rows of the other tasks would be missing."""
+    group = s3_commit_task_group("refresh", destination="s3://lake/x/")
+    said = "group refresh: several tasks or mapped instances write stage load"
+    refusal = pytest.raises(ValueError, match=said) if refused else nullcontext()
+    with DAG("nightly", schedule=None), refusal, group as commit:
+        for number, stage in enumerate(stages):
+            commit.spark_submit(task_id=f"spark_{number}x", application="flights.py", stage=stage)
+        if refused:
+            mapped = commit.spark_submit.partial(application="flights.py", stage=stages[0])
+            mapped.expand(application_args=[["a"], ["b"]])
+        if others:
+            commit.stage(EmptyOperator(task_id="emr"))
+
+
 def test_two_groups_in_one_dag() -> None:
     """A DAG may refresh two datasets, each with its own job."""
     with DAG("nightly", schedule=None) as dag:
