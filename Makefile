@@ -39,7 +39,7 @@ check: lint ## lint, types and the tests that need no server, Java or Airflow: o
 	@$(IN_VENV) $(BIN)/python -m pytest -q -n 2 -p tests.inner_loop $(ARGS)
 
 test: $(STAMP) ## every promise, door and real part once: S3 server, Spark, Airflow; 8 to 10 minutes; ARGS="-k name" picks
-	@home="$$($(BIN)/python -m airflow_s3commit.testing.java)" && \
+	@home="$$($(BIN)/python -m dev.java)" && \
 	  $(IN_VENV) JAVA_HOME="$$home" $(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
 test-all: $(STAMP) ## every test: all stops and schedules, models, Hadoop, containers; an hour and 6 GB of disk more

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from airflow_s3commit.testing.java import java_home
+from dev.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from airflow_s3commit._format import several
 from airflow_s3commit.protocol.publication import publish_table
 from airflow_s3commit.store.s3.store import S3Store
-from airflow_s3commit.testing.java import java_home
 from airflow_s3commit.testing.programs import ProgramFailed
 from dev.demo.unchanged.prepare import s3a_jars, spark_submit
+from dev.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

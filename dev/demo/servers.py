@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.testing.java import NoJava, java_home
 from airflow_s3commit.testing.programs import ProgramFailed, end_in_order_on_signals
 from airflow_s3commit.testing.s3_server import S3Server
 from dev.airflow_api import ApiError
 from dev.airflow_home import AirflowHome
 from dev.demo.unchanged.prepare import s3a_jars, unchanged_dags
+from dev.java import NoJava, java_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -23,12 +23,12 @@ from airflow_s3commit.exceptions import AccessDenied
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.store import S3Store
-from airflow_s3commit.testing.java import java_home
 from dev.airflow_home import wait_for_dags
 from dev.demo.flights import Flights
 from dev.demo.report import chapter_view, judge, tell
 from dev.demo.servers import exit_code_of
 from dev.demo.story import REFRESH, Chapter, Story
+from dev.java import java_home
 from dev.stack.base import CHECKOUT
 from dev.stack.containers import ContainerStack, has_networks
 from dev.stack.kill import KillWhileCommitting

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_s3commit.testing.java import java_home
+from dev.java import java_home
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from airflow_s3commit.testing.java import java_home
 from airflow_s3commit.testing.programs import Program, free_ports
+from dev.java import java_home
 from dev.programs import check_running
 
 if TYPE_CHECKING:

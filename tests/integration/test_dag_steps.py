@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_s3commit import Destination, latest_manifest, manifest_files, read_manifest
-from airflow_s3commit.testing.java import java_home
+from dev.java import java_home
 
 if TYPE_CHECKING:
     from airflow_s3commit import S3Store

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit.testing.java import java_home
+from dev.java import java_home
 from tests.reader import delta_spark
 from tests.reader.test_delta_engines import Lake, _history
 

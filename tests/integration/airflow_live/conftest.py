@@ -15,10 +15,10 @@ import pytest
 
 from airflow_s3commit import S3Store
 from airflow_s3commit.testing import S3Server
-from airflow_s3commit.testing.java import java_home
 from airflow_s3commit.testing.programs import free_ports
 from dev import airflow_api, airflow_home
 from dev.demo.servers import connections, spark_environment
+from dev.java import java_home
 from tests.hadoop.real_hadoop import Hadoop
 from tests.integration.airflow_live.airflow import LiveAirflow
 from tests.integration.airflow_live.asset_rows import ASSET_STORIES

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_s3commit.testing import java
+from dev import java
 
 SETTINGS = """#!/bin/sh
 echo >&2 'Property settings:'
@@ -88,7 +88,7 @@ def test_spark_runs_without_a_machines_java(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import sys, pathlib; from airflow_s3commit.testing.java import java_home;"
+            "import sys, pathlib; from dev.java import java_home;"
             " print(java_home(pathlib.Path(sys.argv[1])))",
             str(tmp_path / "java home"),
         ],

