@@ -99,7 +99,7 @@ class AbortUploadsNotifier(BaseNotifier):
         self.kill_window = kill_window
         self.aws_conn_id = aws_conn_id
         for name, reader in _READERS.items():
-            check_value("AbortUploadsNotifier", name, reader, getattr(self, name))
+            check_value("AbortUploadsNotifier", name, reader, getattr(self, name), self.template_fields)
 
     def __call__(self, *args: Any) -> None:
         """Notify with a copy: rendering replaces the templates, which the next run's call needs again."""

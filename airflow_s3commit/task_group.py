@@ -152,7 +152,8 @@ class S3CommitGroup:
         if name is not None:
             if not hasattr(operator, "on_execute_callback"):
                 raise ValueError(f"{operator} is no task; give the stage's name to the task that seals it")
-            check_value(f"Task {operator.task_id}", "name", lambda one: check_id(one, "stage"), name)
+            owner = f"Task {operator.task_id}"
+            check_value(owner, "name", lambda one: check_id(one, "stage"), name, ["name"])
             operator.on_execute_callback = [partial(note_try, stage=name), *operator.on_execute_callback]
             self._named.append(operator.task_id)
         self._stages.append(operator)

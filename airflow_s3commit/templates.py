@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from airflow.sdk import BaseOperator, Context
@@ -14,8 +14,12 @@ from airflow_s3commit.protocol.model.destination import Destination
 
 T = TypeVar("T")
 
-#: Arguments that must have a value in every run.
-_NEEDED = ("database", "destination", "iceberg_conn_id", "table")
+#: Arguments that must have a value: None does not leave them out, because it is not their default.
+_NEEDED = (
+    *("apply", "database", "destination", "iceberg_conn_id", "kill_window", "notifiers", "older_than"),
+    *("on_empty", "on_fail", "part", "poke_interval", "rules", "search_depth", "skipped_stages", "table"),
+    *("target_bytes", "time_limit", "writer"),
+)
 
 
 def is_known(value: Any) -> bool:
@@ -73,18 +77,21 @@ def place(value: Any) -> Destination:
 def mapping(value: Any) -> Mapping[str, Any]:
     """Read an argument that has values by name; anything else is a `ValueError`."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"{value!r} has no values by name: give a dict, or another task's output")  # noqa: TRY004
+        raise ValueError(f"{value!r} has no values by name, as a dict has")  # noqa: TRY004
     return value
 
 
-def check_value(owner: str, name: str, reader: Callable[[Any], object], value: Any) -> None:
-    """Check an argument when a DAG is parsed; templates and the results of tasks are left for later.
+def check_value(
+    owner: str, name: str, reader: Callable[[Any], object], value: Any, later: Collection[str] = ()
+) -> None:
+    """Check an argument when a DAG is parsed.
 
     :param owner: What has the argument, such as a task, for the message.
+    :param later: The arguments that are rendered in a run: their templates, and results of tasks, may pass.
     :raises InvalidOption: The reader raises `ValueError` or a refusal.
     """
-    # None leaves an argument out; but a None as destination is a failed look-up in the DAG file.
-    if not is_known(value) or (value is None and name != "destination"):
+    # None leaves an argument out; one that is needed is a failed look-up in the DAG file.
+    if (name in later and not is_known(value)) or (value is None and name not in _NEEDED):
         return
     try:
         reader(value)
@@ -100,12 +107,12 @@ class CheckedOperator(BaseOperator):
     """
 
     def check(self, **readers: Callable[[Any], object]) -> None:
-        """Check arguments when a DAG is parsed; templates and the results of tasks are left for `read`.
+        """Check arguments when a DAG is parsed; `read` checks rendered templates and the results of tasks.
 
         :param readers: A parser for each argument, by its name; it raises `ValueError` or a refusal.
         """
         for name, reader in readers.items():
-            check_value(f"Task {self.task_id}", name, reader, getattr(self, name))
+            check_value(f"Task {self.task_id}", name, reader, getattr(self, name), self.template_fields)
 
     def read(self, name: str, reader: Callable[[Any], T]) -> T:
         """Parse a rendered argument and return the result; an invalid one fails the task without retries."""

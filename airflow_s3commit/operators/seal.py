@@ -94,7 +94,7 @@ class S3CommitStagesOperator(CheckedOperator):
             if self.on_empty == "skip":
                 raise AirflowSkipException("All stages were skipped; there is nothing to commit.")
             return []
-        if "skipped" in ended and self.skipped_stages == "skip":
+        if "skipped" in ended and self.skipped_stages != "ignore":
             raise AirflowSkipException("A stage was skipped, so the commit is skipped too.")
         # A skipped task has no XCom, or an earlier job's, which the task that seals leaves out.
         return None if self.stages is None else [xcom for xcom in _each(self.stages) if xcom]
@@ -337,7 +337,7 @@ class S3CommitResolveConflictsOperator(SealingOperator):
 
     def _check_empty(self, context: Context, job: Job, removed: int) -> None:
         # With a save mode, Spark requests the removal; to skip it would silently drop the request.
-        asked = self.on_empty == "commit" or job.record().options.conflict_mode == "as-written"
+        asked = self.on_empty != "skip" or job.record().options.conflict_mode == "as-written"
         if removed and asked:
             raise AirflowFailException(
                 f"Task {self.task_id}: the stages wrote no files, and the commit would remove {removed}"

@@ -545,6 +545,30 @@ def test_replacing_everything_by_nothing_needs_its_name(store, context) -> None:
     assert visible(store) == []
 
 
+@pytest.mark.parametrize("word", [None, "{{ params.on_empty }}", "Remove", ""])
+def test_an_unknown_word_never_removes_and_ignores_nothing(store, context, word) -> None:
+    """A subclass may render these arguments, to anything: only the words themselves have their effects."""
+    commit(store)
+    options = JobOptions(committer="directory", conflict_mode="replace")
+    reference = Job.setup(store, FLIGHTS, options=options).reference.to_dict()
+    write_stage(store, reference, files={})
+    task = S3CommitResolveConflictsOperator(task_id="resolve", job=reference)
+    task.on_empty = word
+    with pytest.raises(AirflowFailException, match="would remove 1 objects"):
+        task.execute(context)
+
+    class Rendering(S3CommitStagesOperator):
+        template_fields = ("stages", "skipped_stages")
+
+    with DAG("nightly", schedule=None):
+        left = Rendering(task_id="stages", skipped_stages="{{ params.it }}")
+        [EmptyOperator(task_id="a"), EmptyOperator(task_id="b")] >> left
+    left.skipped_stages = word
+    context["ti"].get_task_states = lambda *, run_ids, **_: {run_ids[0]: {"a": "skipped", "b": "success"}}
+    with pytest.raises(AirflowSkipException):
+        left.execute(context)
+
+
 def test_a_save_mode_that_only_removes_is_not_skipped(store, context) -> None:
     """An overwrite by nothing says that it was not done, as success would be a silent loss."""
     commit(store)

@@ -62,6 +62,17 @@ def group(**arguments: Any) -> None:
         ({"parts": 0}, "group refresh: parts: 0 is less than 1"),
         ({"skipped_stages": "keep"}, "group refresh: skipped_stages: 'keep' is not one of skip, ignore"),
         ({"on_empty": "fail"}, "group refresh: on_empty: 'fail' is not one of skip, commit, remove"),
+        # None matched no word, which had the effect of remove.
+        ({"on_empty": None}, "group refresh: on_empty: None is not one of skip, commit, remove"),
+        ({"on_empty": "{{ params.it }}"}, "group refresh: on_empty: '{{ params.it }}' is not one of"),
+        ({"skipped_stages": None}, "group refresh: skipped_stages: None is not one of"),
+        ({"skipped_stages": "{{ params.it }}"}, "group refresh: skipped_stages: '{{ params.it }}' is not"),
+        ({"kill_window": None}, "refresh.setup: kill_window: None is not a number"),
+        ({"kill_window": "{{ params.it }}"}, "refresh.setup: kill_window: '{{ params.it }}' is not a number"),
+        ({"parts": "{{ params.it }}"}, "group refresh: parts: '{{ params.it }}' is not a whole number"),
+        ({"audit": "{{ params.it }}"}, "group refresh: audit: '{{ params.it }}' has no values by name"),
+        ({"audit": {"min_rows": 1, "on_fail": None}}, "refresh.audit: on_fail: None is not one of"),
+        ({"audit": {"min_rows": 1, "notifiers": None}}, "refresh.audit: notifiers: "),
         ({"audit": "min_rows=1"}, "group refresh: audit: 'min_rows=1'"),
         ({"audit": {"min_row": 1}}, "refresh.audit: rules: .*min_row"),
         ({"audit": {"min_rows": "many"}}, "refresh.audit: rules: .*min_rows"),
@@ -92,6 +103,8 @@ def test_a_mistake_in_a_group_is_named(arguments: dict[str, Any], named: str) ->
     [
         (S3CommitSetupOperator, {"destination": "lake/flights"}, "destination: 'lake/flights' is not"),
         (S3CommitSparkSubmitOperator, {"job": {}, "writer": "jar"}, "writer: 'jar' is not one of"),
+        (S3CommitSparkSubmitOperator, {"job": {}, "writer": None}, "writer: None is not one of"),
+        (S3CommitSparkSubmitOperator, {"job": {}, "writer": "{{ params.it }}"}, "writer: .* is not one of"),
         (S3CommitSparkSubmitOperator, {"job": {}, "stage": "a/b"}, "stage: stage 'a/b'"),
         (S3CommitSparkSubmitOperator, {"job": {}, "application_args": "--day x"}, "application_args: it"),
         (S3CommitSparkSubmitOperator, {"job": {}, "application_args": [["a"]]}, "application_args: it"),
@@ -101,6 +114,8 @@ def test_a_mistake_in_a_group_is_named(arguments: dict[str, Any], named: str) ->
         (S3CommitPartOperator, {"job": {}, "part": "0", "parts": 2}, "part: '0' is not a whole number"),
         (S3CommitAuditOperator, {"job": {}, "rules": {"max_rows": -1}}, "rules: .*max_rows"),
         (S3CommitResolveConflictsOperator, {"job": {}, "on_empty": "fail"}, "on_empty: 'fail' is not one of"),
+        (S3CommitResolveConflictsOperator, {"job": {}, "on_empty": None}, "on_empty: None is not one of"),
+        (S3CommitStagesOperator, {"on_empty": "{{ params.it }}"}, "on_empty: .* is not one of"),
         (S3CommitStagesOperator, {"skipped_stages": "keep"}, "skipped_stages: 'keep' is not one of"),
         (S3CommitCompactOperator, {**PLACE, "target_bytes": "many"}, "target_bytes: .*'many'"),
         (S3CommitCompactOperator, {**PLACE, "partitions": [5]}, "partitions: 5 is not text"),
@@ -109,12 +124,15 @@ def test_a_mistake_in_a_group_is_named(arguments: dict[str, Any], named: str) ->
         (S3CommitSweepOperator, {**PLACE, "staging": "lake/tmp"}, "staging: 'lake/tmp' is not"),
         (S3CommitSweepOperator, {**PLACE, "older_than": "a week"}, "older_than: 'a week'"),
         (S3CommitSweepOperator, {**PLACE, "older_than": -1}, "older_than: -1 is not 0 seconds"),
+        (S3CommitSweepOperator, {**PLACE, "older_than": None}, "older_than: 'None'"),
+        (S3CommitSweepOperator, {**PLACE, "apply": None}, "apply: None is neither true nor"),
         (S3CommitSweepOperator, {**PLACE, "apply": "sure"}, "apply: 'sure' is neither true nor"),
         (S3CommitSweepOperator, {**PLACE, "object_options": {"ss": 1}}, "object_options: .*'ss'"),
         (S3SuccessManifestSensor, {**PLACE, "newer_than": "soon"}, "newer_than: 'soon'"),
         (S3SuccessManifestSensor, {**PLACE, "run_id": "r", "min_files": "many"}, "min_files: .*many"),
         (S3SuccessManifestSensor, {**PLACE, "context": "dag"}, "context: "),
         (S3SuccessManifestSensor, {**PLACE, "run_id": "r", "search_depth": 0}, "search_depth: 0 is"),
+        (S3SuccessManifestSensor, {**PLACE, "run_id": "r", "search_depth": None}, "search_depth: None is"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_task_is_named(kind: type, arguments: dict[str, Any], named: str) -> None:
@@ -130,6 +148,8 @@ def test_a_mistake_in_a_task_is_named(kind: type, arguments: dict[str, Any], nam
         ({"job": ["a job"]}, "job: 'a job'"),
         ({"setup_task_ids": ["setup", 5]}, "setup_task_ids: 5 is not text"),
         ({"time_limit": "35s"}, "time_limit: '35s' is not a number"),
+        ({"time_limit": None}, "time_limit: None is not a number"),
+        ({"kill_window": "{{ params.it }}"}, "kill_window: '{{ params.it }}' is not a number"),
         ({"kill_window": -1}, "kill_window: -1 is less than 0"),
         ({"kill_window": True}, "kill_window: True is not a number"),
         ({"aws_conn_id": 5}, "aws_conn_id: 5 is not text"),
@@ -139,8 +159,9 @@ def test_a_mistake_in_a_notifier_is_named(arguments: dict[str, Any], named: str)
     """The message has the notifier, the argument, and what it should be; templates are left for the run."""
     with pytest.raises(InvalidOption, match=f"AbortUploadsNotifier: {named}"):
         AbortUploadsNotifier(**arguments)
-    AbortUploadsNotifier(**dict.fromkeys(arguments, TEMPLATE))
-    AbortUploadsNotifier(**{name: [TEMPLATE] for name in arguments})
+    rendered = arguments.keys() & {*AbortUploadsNotifier.template_fields}
+    AbortUploadsNotifier(**dict.fromkeys(rendered, TEMPLATE))
+    AbortUploadsNotifier(**{name: [TEMPLATE] for name in rendered})
 
 
 @pytest.mark.parametrize(
