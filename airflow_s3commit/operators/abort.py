@@ -45,10 +45,10 @@ class S3CommitAbortOperator(CommitStepOperator):
     succeeds. If nothing failed, but stages were skipped or wrote no files, it ends the job and succeeds,
     unless other stages have written output, which is lost.
 
-    In a task group, whose states show what failed: if tasks failed only because of the store, it keeps a
-    sealed job, and fails with a message on how to continue or end the job. A sweep ends a kept job after
-    ``[s3commit] sweep_age_days``. Otherwise the message, and the job's entry in the log on S3, name the task
-    that failed first, and why.
+    In a task group the states of the tasks above it show what failed: if tasks failed only because of the
+    store, it keeps a sealed job, and fails with a message on how to continue or end the job. A sweep ends a
+    kept job after ``[s3commit] sweep_age_days``. Otherwise the message, and the job's entry in the log on S3,
+    name the task that failed first, and why.
 
     It aborts at least twice, because Airflow runs a teardown while a task that was marked failed may still
     run for ten seconds. It repeats the abort as long as it finds uploads, up to six times. The XCom
@@ -73,7 +73,9 @@ class S3CommitAbortOperator(CommitStepOperator):
         if state is None or state.state != "committed":
             group = self.task_group
             if group is not None and group.group_id is not None:
-                states = states_of(context, task_ids=[task.task_id for task in group.iter_tasks()])
+                # Others, such as a cluster's own teardown, may run at this time, whatever became of the job.
+                own = {self.task_id, *self.get_flat_relative_ids(upstream=True)}
+                states = states_of(context, [one.task_id for one in group.iter_tasks() if one.task_id in own])
             states.pop(self.task_id, None)
             failed, said = self._failed(context, states, job_id)
             is_sealed = state is not None and state.state == "sealed"

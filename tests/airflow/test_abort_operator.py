@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import count
 
 import pytest
@@ -361,6 +362,30 @@ def test_a_job_is_kept_for_no_other_failure(store, context, states, store_failed
     with pytest.raises(AirflowFailException, match="was aborted"):
         group.teardown.execute(context)
     assert pending(store) == []
+
+
+@pytest.mark.parametrize("beside", ["running", "failed", "up_for_retry"])
+def test_a_task_that_the_commit_does_not_wait_for_decides_nothing(store, context, beside) -> None:
+    """A cluster's teardown, or a check after a stage, spoils neither an empty run nor a kept job."""
+    for ended, said in (("skipped", None), ("failed", "was kept")):
+        reference = sealed(store) if said else set_up(store)
+        with DAG("nightly", schedule=None), TaskGroup("refresh"):
+            create, delete = EmptyOperator(task_id="create"), EmptyOperator(task_id="delete")
+            setup, stage = EmptyOperator(task_id="setup").as_setup(), EmptyOperator(task_id="stage")
+            abort = S3CommitAbortOperator(task_id="abort", job=reference, kill_window=0)
+            create.as_setup() >> stage >> delete.as_teardown()
+            setup >> stage >> EmptyOperator(task_id="commit") >> abort
+            stage >> EmptyOperator(task_id="check")
+        states = {"setup": "success", "create": "success", "delete": beside, "check": beside}
+        states |= {"stage": "success" if said else "skipped", "commit": ended}
+        known = {f"refresh.{name}": state for name, state in states.items()}
+        ti = context["ti"]
+        ti.get_task_states = lambda *, task_ids, ti=ti, known=known, **_: {
+            ti.run_id: {name: known[name] for name in task_ids if name in known}
+        }
+        ti.xcom_pull = lambda *, task_ids, key: [BY_STORE for _ in task_ids if key == FAILURE]
+        with pytest.raises(AirflowFailException, match=said) if said else nullcontext():
+            abort.execute(context)
 
 
 def test_a_job_that_is_not_sealed_is_not_kept(store, context) -> None:
