@@ -154,7 +154,9 @@ class S3CommitGroup:
                 raise ValueError(f"{operator} is no task; give the stage's name to the task that seals it")
             owner = f"Task {operator.task_id}"
             check_value(owner, "name", lambda one: check_id(one, "stage"), name, ["name"])
-            operator.on_execute_callback = [partial(note_try, stage=name), *operator.on_execute_callback]
+            given = operator.on_execute_callback
+            others = [given] if callable(given) else given
+            operator.on_execute_callback = [partial(note_try, stage=name), *others]
             self._named.append(operator.task_id)
         self._stages.append(operator)
         return task

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Asset, TaskGroup, TriggerRule
+from airflow.sdk import DAG, Asset, TaskGroup, TriggerRule, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.log import mask_secret
 from airflow.serialization.serialized_objects import DagSerialization
@@ -146,6 +146,26 @@ def test_a_task_with_a_stage_s_name_notes_its_try() -> None:
     noted = noted_by(glue, try_number=1, map_index=4)
     assert noted == {"stage": "glue-4", "try": 1, "instance": "glue_4"}
     assert dag.get_task("s3_commit.resolve_conflicts").named_stages == ["s3_commit.emr", "s3_commit.glue"]
+
+
+@pytest.mark.parametrize("by_default", [False, True])
+def test_a_named_mapped_function_keeps_its_own_callback(by_default: bool) -> None:
+    """Airflow keeps a mapped function's single callback as it is, not in a list."""
+
+    @task
+    def load(number: int) -> None: ...
+
+    calls: list[Any] = []
+    given = {"on_execute_callback": calls.append}
+    with (
+        DAG("nightly", schedule=None, default_args=given if by_default else {}),
+        s3_commit_task_group(destination="s3://lake/x/") as commit,
+    ):
+        mapped = load.override(**{} if by_default else given).expand(number=[1, 2])
+        stage = commit.stage(mapped, name="load-{{ ti.map_index }}").operator
+    once = EmptyOperator(task_id="once", on_execute_callback=stage.on_execute_callback)
+    assert noted_by(once, try_number=1, map_index=1)["stage"] == "load-1"
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("native", [False, True])
