@@ -62,6 +62,7 @@ class S3CommitGroup:
         self.setup = setup
         self._stages: list[Any] = []
         self._named: list[str] = []
+        self._programs: list[str] = []
         self._owner = f"The commit group {group.group_id}"
         self.commit: S3CommitJobOperator | None = None
 
@@ -118,6 +119,7 @@ class S3CommitGroup:
 
         :param stage: The stage's name.
         """
+        self._programs.append(stage)
         # In a mapped group the setup has the map index of the stage; elsewhere it has none.
         index = "ti.map_index" if next(self.group.iter_mapped_task_groups(), None) else "-1"
         pull = f"{{{{ ti.xcom_pull(task_ids='{self.setup.task_id}', map_indexes={index})['%s'] }}}}"
@@ -238,12 +240,13 @@ class S3CommitGroup:
             )
 
     def _save_modes_decide(self) -> bool:
-        """Return whether Spark's save modes decide: whether all Spark stages have ``writer="spark"``."""
-        writers = {stage.task_id: writer for stage in self._stages if (writer := _writer(stage))}
+        """Return whether Spark's save modes decide: whether all that may write have ``writer="spark"``."""
+        writers = {task.task_id: _writer(task) for task in self.setup.downstream_list}
         if "spark" not in writers.values():
             return False
-        others = [task_id for task_id, writer in writers.items() if writer != "spark"]
-        if others:
+        # A task that does not get the job, such as a check, writes nothing.
+        getting = sorted({*writers, *self._named}) + self._programs
+        if others := [name for name in getting if writers.get(name) != "spark"]:
             raise ValueError(
                 f"{self._owner} names no conflict_mode: the save modes of the stages"
                 f" with writer='spark' would decide, and {others[0]} has none. Name the mode of all stages:"
@@ -361,8 +364,8 @@ def s3_commit_task_group(
         without the param ``conflict_mode``, the default of that option is ``as-written``: the save modes
         decide. (templated)
     :raises ValueError: The group has no stage, a task gets the job and is no stage, a task has the name of
-        an instance of a mapped one, several Spark tasks have one stage, or no mode is named and only some
-        Spark stages have ``writer="spark"``.
+        an instance of a mapped one, several Spark tasks have one stage, ``writer`` is mapped, or no mode is
+        named and only some of the tasks that get the job have ``writer="spark"``.
     """
     owner = f"The commit group {group_id}"
     check_value(owner, "skipped_stages", SKIPPED_STAGES, skipped_stages)
@@ -404,4 +407,10 @@ def _writer(stage: Any) -> str | None:
     if "S3CommitSparkSubmitOperator" not in {base.__name__ for base in kind.__mro__}:
         return None
     mapped: Any = getattr(stage, "partial_kwargs", None)
-    return str(stage.writer if mapped is None else mapped.get("writer", "python"))
+    if mapped is None:
+        return str(stage.writer)
+    given = stage.expand_input.value
+    each = given if isinstance(given, list) else [given]
+    if any("writer" in one for one in each if isinstance(one, Mapping)):
+        raise ValueError(f"Task {stage.task_id}: writer cannot be mapped: add a stage for each writer")
+    return str(mapped.get("writer", "python"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
@@ -103,3 +104,40 @@ def test_stages_of_both_writers_need_a_named_mode(mapped: bool) -> None:
     with pytest.raises(ValueError, match=r"names no conflict_mode.*s1 has none"):
         modes_of("spark", None, mapped=mapped)
     assert modes_of("spark", None, mapped=mapped, conflict_mode="replace") == "replace"
+
+
+@pytest.mark.parametrize("kind", ["task", "environment", "name"])
+def test_a_stage_of_another_engine_needs_a_named_mode_too(kind: str) -> None:
+    """With the save modes of a Spark stage it would append, and double its rows in the second run."""
+
+    def mode(**group: Any) -> str:
+        with (
+            DAG("nightly", schedule=None),
+            s3_commit_task_group(destination="s3://lake/x/", **group) as commit,
+        ):
+            commit.spark_submit(application="a.py", writer="spark")
+            given = {"task": {"JOB": commit.job}, "environment": commit.environment("load"), "name": None}
+            load = BashOperator(task_id="load", bash_command="true", env=given[kind])
+            commit.stage(load, name="load" if kind == "name" else None)
+        return commit.setup.options["conflict_mode"]
+
+    with pytest.raises(ValueError, match=r"names no conflict_mode.* and .*load has none"):
+        mode()
+    assert mode(conflict_mode="replace") == "replace"
+
+
+@pytest.mark.parametrize(
+    ("how", "given"),
+    [
+        ("expand", {"writer": ["spark", "spark"]}),
+        ("expand_kwargs", {"kwargs": [{"application_args": ["1"]}, {"writer": "spark"}]}),
+    ],
+)
+def test_the_writer_cannot_be_mapped(how: str, given: dict[str, Any]) -> None:
+    """It decides the group's default mode, which all instances share."""
+    with (
+        pytest.raises(ValueError, match=r"Task s3_commit\.spark_submit: writer cannot be mapped"),
+        DAG("nightly", schedule=None),
+        s3_commit_task_group(destination="s3://lake/x/") as commit,
+    ):
+        getattr(commit.spark_submit.partial(application="a.py"), how)(**given)
