@@ -199,7 +199,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
 
 
 class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
-    """Yields one event for every commit to a destination; for an ``AssetWatcher``.
+    """Yields one event for every commit to a destination except compactions; for an ``AssetWatcher``.
 
     ::
 

@@ -26,6 +26,7 @@ from airflow_s3commit.exceptions import (
     Unavailable,
 )
 from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.delta import COMPACTION, SAME_ROWS
 from airflow_s3commit.protocol.model.destination import (
     Destination,
     check_partition_names,
@@ -317,7 +318,7 @@ def outcome_of(error: Exception) -> Outcome:
 
 
 class Criteria(Plain, Struct, frozen=True, kw_only=True):
-    """Conditions that a manifest must all meet.
+    """Conditions that a manifest must all meet; a compaction's only meets them if they name it or its job.
 
     Attributes:
         job_id: Id of the job that committed; None for any.
@@ -384,6 +385,9 @@ class Criteria(Plain, Struct, frozen=True, kw_only=True):
         unmet = [] if manifest.is_of_job else ["job: wanted one, found data that is older than the log"]
         if self.job_id is not None and manifest.job_id != self.job_id:
             unmet.append(f"job: wanted {self.job_id}, found {manifest.job_id}")
+        asked = self.job_id is not None or COMPACTION in self.context.values()
+        if not asked and SAME_ROWS.items() <= manifest.context.items():
+            unmet.append("rows: wanted others than before, found a compaction, which changes none")
         for name, value in self.context.items():
             if (found := manifest.context.get(name)) != value:
                 unmet.append(f"{name}: wanted {value!r}, found {found!r}")

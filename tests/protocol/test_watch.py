@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from airflow_s3commit import Destination
 from airflow_s3commit.exceptions import AccessDenied, InvalidRecord, NoSuchBucket, Unavailable
+from airflow_s3commit.protocol.model.delta import COMPACTION, SAME_ROWS
 from airflow_s3commit.protocol.model.layout import entry_key
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, SearchResult, Snapshot
@@ -285,6 +286,26 @@ def test_a_commit_meets_all_conditions_or_is_not_the_one(wanted: dict[str, Any],
     assert manifest.committed == 1_700_000_000_000
     manifest = replace(manifest, partitions={**manifest.partitions, "dt=2": Counts()})
     assert (Criteria.of(**wanted).unmet(manifest) == []) is met
+
+
+@each(
+    ("wanted", "met"),
+    [
+        ({"newer_than": "2000-01-01", "partitions": ["dt=1"]}, False),
+        ({"run_id": "sunday"}, False),
+        ({}, False),
+        ({"job": OURS}, True),
+        ({"context": {"name": "compaction"}}, True),
+    ],
+)
+def test_a_compaction_only_meets_conditions_that_name_it(wanted: dict[str, Any], met: bool) -> None:
+    """It writes a new commit with files of the partition, but the rows are those of before."""
+    lake = Lake()
+    commit(lake)
+    manifest = lake.job().manifest()
+    compacted = replace(manifest, context={**manifest.context, **SAME_ROWS, "name": COMPACTION})
+    assert Criteria.of(run_id="sunday").unmet(manifest) == []
+    assert (Criteria.of(**wanted).unmet(compacted) == []) is met
 
 
 @each(
