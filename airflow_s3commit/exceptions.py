@@ -72,6 +72,11 @@ class StoreRejected(DidNotHappen):
         self.code = code
 
 
+#: What one attempt raises that says nothing of an attempt before it: credentials expire in between, and a
+#: gateway that has lost an answer may refuse the next request.
+REFUSALS = (AccessDenied, NoSuchBucket, StoreRejected, Unavailable)
+
+
 class JobFailed(DidNotHappen):
     """The job could not be committed; its destination is unchanged."""
 

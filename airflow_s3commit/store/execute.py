@@ -18,7 +18,7 @@ from typing import TypeVar
 from msgspec.structs import astuple
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown, S3CommitError, Unavailable
+from airflow_s3commit.exceptions import REFUSALS, OutcomeUnknown, S3CommitError, Unavailable
 from airflow_s3commit.store.base import Call, ObjectStore, Outcome
 
 T = TypeVar("T")
@@ -32,8 +32,8 @@ class RetryPolicy:
     """When, and for how long, a call is retried.
 
     A call is retried if it did not happen (`Unavailable`) or may have happened (`OutcomeUnknown`). That is
-    safe: every method of `ObjectStore` may be repeated, or its caller reads back the effect. A pause that
-    the store requests takes precedence over a drawn one.
+    safe: every method of `ObjectStore` may be repeated, or its caller reads back the effect. A pause is as
+    long as the store requests, but no shorter than the drawn one.
 
     Attributes:
         deadline: Seconds from the start of the first attempt; no further attempt begins after them.
@@ -51,8 +51,8 @@ class RetryPolicy:
         """Run ``attempt`` until it returns, raises another error, or the deadline passes.
 
         Raises:
-            OutcomeUnknown: The deadline passed, or the store now refuses the credentials, and at least one
-                attempt may have taken effect.
+            OutcomeUnknown: The deadline passed, or there is one of `REFUSALS`, and an earlier attempt may
+                have taken effect.
             Unavailable: The deadline passed and no attempt took effect.
         """
         began, bound = self.clock.monotonic(), _FIRST_PAUSE
@@ -63,11 +63,11 @@ class RetryPolicy:
             except (OutcomeUnknown, Unavailable) as error:
                 unknown = error if isinstance(error, OutcomeUnknown) else unknown
                 asked = error.retry_after if isinstance(error, Unavailable) else None
-                pause = asked if asked is not None else self.draw(0.0, bound)
+                pause = max(asked or 0.0, self.draw(0.0, bound))
                 if self.clock.monotonic() + pause - began > self.deadline:
                     raise unknown or error  # noqa: B904 - the last error stays its context
                 self.on_retry(error)
-            except AccessDenied as error:
+            except REFUSALS as error:
                 if unknown is None:
                     raise
                 raise OutcomeUnknown(f"{unknown}; then {error}") from error

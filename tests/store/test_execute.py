@@ -16,6 +16,7 @@ from airflow_s3commit.exceptions import (
     NoSuchUpload,
     OutcomeUnknown,
     S3CommitError,
+    StoreRejected,
     Unavailable,
 )
 from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head, ObjectInfo
@@ -280,11 +281,11 @@ def test_pauses_are_drawn_from_zero_on() -> None:
 
 
 def test_the_store_says_how_long() -> None:
-    """A pause that the store asks for replaces the drawn one."""
+    """A pause is as long as the store asks, but no shorter than the drawn one: 0 would be no pause at all."""
     clock = ManualClock()
     asked = [Unavailable("busy", retry_after=seconds) for seconds in (7.0, None, 0.0)]
     policy(clock).run(scripted(*asked, "fine"))
-    assert clock.slept == [7.0, 0.2, 0.0]
+    assert clock.slept == [7.0, 0.2, 0.4]
 
 
 def test_each_retry_is_told() -> None:
@@ -326,10 +327,11 @@ def test_one_unknown_outcome_outweighs_refusals() -> None:
         policy(ManualClock(), deadline=5.0).run(scripted(*steps))
 
 
-def test_refused_credentials_say_nothing_of_an_attempt_before() -> None:
-    """Credentials that expire between two attempts leave the outcome of the first unknown."""
-    steps = [OutcomeUnknown("lost"), Unavailable("busy"), AccessDenied("expired")]
-    with pytest.raises(OutcomeUnknown, match=r"lost.*expired"):
+@pytest.mark.parametrize("refusal", [AccessDenied, NoSuchBucket, StoreRejected])
+def test_a_refusal_says_nothing_of_an_attempt_before(refusal: type[S3CommitError]) -> None:
+    """Credentials that expire, or a gateway's own answer, leave the outcome of an earlier attempt unknown."""
+    steps = [OutcomeUnknown("lost"), Unavailable("busy"), refusal("refused")]
+    with pytest.raises(OutcomeUnknown, match=r"lost.*refused"):
         policy(ManualClock()).run(scripted(*steps))
 
 

@@ -150,8 +150,9 @@ RECORD_UPLOADS = (
 def _bucket(sandbox: Sandbox) -> Finding:
     try:
         sandbox.store.check_bucket(sandbox.bucket)
-    except AccessDenied:
-        # Credentials limited to this prefix are refused a HEAD of the bucket, which names no prefix.
+    except (AccessDenied, StoreRejected):
+        # Credentials limited to this prefix are refused a HEAD of the bucket, which names no prefix. Expired
+        # ones get a 400, which names no reason.
         next(iter(sandbox.store.list_objects(sandbox.bucket, sandbox.home.prefix)), None)
     return Finding("ok", f"bucket {sandbox.bucket} answers these credentials")
 

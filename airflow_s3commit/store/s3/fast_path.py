@@ -28,7 +28,7 @@ from xml.sax.saxutils import escape
 import pycurl
 from botocore import xform_name
 
-from airflow_s3commit.exceptions import AccessDenied, NoSuchUpload, OutcomeUnknown, S3CommitError, Unavailable
+from airflow_s3commit.exceptions import REFUSALS, NoSuchUpload, OutcomeUnknown, S3CommitError
 from airflow_s3commit.store.base import Abort, Call, Complete, Fetched, Get, Head, Outcome
 from airflow_s3commit.store.execute import Throttle, with_threads
 from airflow_s3commit.store.s3.connections import Connections, Handle, Response, Route, connection_options
@@ -253,7 +253,7 @@ class FastPath:
     def _fall_back(self, left: _Left[T]) -> Iterator[tuple[T, Outcome]]:
         """Make calls through the boto3 store."""
         for (tag, may_have_happened), outcome in with_threads(self.fallback, left, self.threads):
-            if may_have_happened and isinstance(outcome, Unavailable | AccessDenied):
+            if may_have_happened and isinstance(outcome, REFUSALS):
                 # The first attempt may have taken effect all the same.
                 outcome = OutcomeUnknown(f"{outcome}; an earlier attempt may or may not have taken effect")  # noqa: PLW2901
             yield tag, outcome

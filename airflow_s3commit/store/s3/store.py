@@ -9,7 +9,14 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
-from airflow_s3commit.exceptions import AccessDenied, NoSuchKey, PreconditionFailed, StoreRejected, TooLarge
+from airflow_s3commit.exceptions import (
+    REFUSALS,
+    AccessDenied,
+    NoSuchKey,
+    PreconditionFailed,
+    StoreRejected,
+    TooLarge,
+)
 from airflow_s3commit.store.base import (
     Call,
     DeleteFailure,
@@ -177,7 +184,14 @@ class S3Store(RetryingStore):
     def head(self, bucket: str, key: str) -> ObjectInfo:
         """Implement `ObjectStore.head`."""
         request = Request("HeadObject", bucket, key)
-        return self._ask(request, partial(object_info, request))
+        try:
+            return self._ask(request, partial(object_info, request))
+        except StoreRejected as error:
+            # Without a body the response names no reason, such as expired credentials; that to a GET does.
+            if error.code == "400":
+                with suppress(TooLarge):
+                    self.get(bucket, key, limit=-1)
+            raise
 
     def get(self, bucket: str, key: str, limit: int | None = None) -> Fetched:
         """Implement `ObjectStore.get`."""
@@ -359,7 +373,8 @@ class S3Store(RetryingStore):
         """Send a request conditional on an ETag, with or without quotes, as the store compares it.
 
         Some stores refuse the right ETag in quotes. So if the object of a refused request has the ETag, the
-        request is sent again in the other form, which is no less conditional.
+        request is sent again in the other form, which is no less conditional. If that cannot be found out, a
+        change has an unknown outcome: an earlier attempt may have made it, and so changed the ETag.
         """
         bare = self.profiles[request.bucket].bare_etags
         forms = (unquoted, quoted) if bare else (quoted, unquoted)
@@ -369,10 +384,13 @@ class S3Store(RetryingStore):
             if bare is not None and request.operation == "PutObject":
                 # An earlier write has shown the form.
                 raise
-            # Some stores refuse the condition for a missing object too; this then raises `NoSuchKey`.
-            if self.head(request.bucket, request.key or "").etag != unquoted(etag):
-                raise
-            result, bare = self._ask(request, read, IfMatch=forms[1](etag), **parameters), not bare
+            try:
+                # Some stores refuse the condition for a missing object too; this then raises `NoSuchKey`.
+                if self.head(request.bucket, request.key or "").etag != unquoted(etag):
+                    raise
+                result, bare = self._ask(request, read, IfMatch=forms[1](etag), **parameters), not bare
+            except REFUSALS as error:
+                raise request.unconfirmed(f"the condition was refused, and then {error}") from error
         if request.operation == "PutObject" and self.profiles[request.bucket].bare_etags is not bool(bare):
             how = "without" if bare else "in"
             self._learn(

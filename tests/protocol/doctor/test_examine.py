@@ -270,6 +270,18 @@ def test_rights_below_the_destination_are_enough() -> None:
     assert _examined(Narrow(denied=("check_bucket",))).healthy
 
 
+def test_a_bucket_refused_for_no_reason_is_listed_for_one() -> None:
+    """The 400 of a HEAD names no reason: the list of the bucket shows that the credentials have expired."""
+
+    class Expired(Lacking):
+        def check_bucket(self, bucket: str) -> None:
+            raise StoreRejected(f"HeadBucket of s3://{bucket}/: 400", code="400")
+
+    check = _check(_examined(Expired(denied=("list_objects",))), "bucket")
+    assert check.says == "AccessDenied: not allowed"
+    assert _check(_examined(Expired()), "bucket").verdict == "ok"
+
+
 def test_a_staging_root_needs_no_rights_to_uploads() -> None:
     """The policy lets nobody list the uploads of its bucket if that is another one: jobs have none there."""
 

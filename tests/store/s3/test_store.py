@@ -392,6 +392,34 @@ class TestRequests:
         store_on(wire).delete("lake", "k", if_match="e")
         assert [request.method for request in wire.requests] == ["HEAD", "DELETE", "DELETE", "HEAD"]
 
+    @pytest.mark.parametrize("change", ["put", "delete"])
+    @pytest.mark.parametrize("answer", [Answer(400), Answer(403), Answer(503)])
+    def test_a_condition_that_cannot_be_looked_into(self, change: str, answer: Answer) -> None:
+        """If nothing shows why a condition was refused, a change is unknown, and none is made without it."""
+        refused = Answer(412, error_body("PreconditionFailed"))
+        wire = Wire(*[Answer(200, b"", FOUND)] * (change == "delete"), refused, answer)
+        store = store_on(wire)
+        with pytest.raises(OutcomeUnknown):
+            store.put("lake", "k", b"", if_match="e") if change == "put" else store.delete(
+                "lake", "k", if_match="e"
+            )
+        changes = [request for request in wire.requests if request.method in ("PUT", "DELETE")]
+        assert all("if-match" in request.headers for request in changes)
+        assert store.profiles["lake"].conditional_delete is None
+
+    def test_a_head_that_names_no_reason(self) -> None:
+        """The 400 of a HEAD has no body: a GET finds out that the credentials have expired."""
+        wire = Wire(Answer(400), Answer(400, error_body("ExpiredToken")))
+        with pytest.raises(AccessDenied, match="the credentials have expired"):
+            store_on(wire).head("lake", "k")
+        assert wire.requests[-1].method == "GET"
+
+    def test_a_head_that_is_refused_for_no_reason(self) -> None:
+        """A refused HEAD stays refused if a GET finds nothing wrong, however large the object is."""
+        wire = Wire(Answer(400), Answer(200, b"12345", FOUND))
+        with pytest.raises(StoreRejected, match="HeadObject"):
+            store_on(wire).head("lake", "k")
+
     def test_many_calls_use_no_more_than_the_connections(self) -> None:
         """Calls are made from no more threads than the client keeps connections open."""
         config = S3Config("https://s3.example.test", "eu-west-1", "a", "s", max_connections=3)

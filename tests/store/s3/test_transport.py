@@ -297,6 +297,25 @@ class TestRetries:
         assert "ExpiredToken" in str(outcome)
         assert len(seen) == 2 + len(between)
 
+    @pytest.mark.parametrize("call", [COMPLETE, ABORT], ids=["complete", "abort"])
+    @pytest.mark.parametrize("between", [(), (Cut(),)], ids=["libcurl", "boto3"])
+    @pytest.mark.parametrize(
+        "refusal",
+        [
+            Say(404, b"default backend - 404"),
+            Say(400, b"<html>Bad Request</html>"),
+            Say(302, headers={"Location": "https://sorry.example/"}),
+            Say(404, error_body("NoSuchBucket")),
+        ],
+        ids=["404", "400", "redirect", "no bucket"],
+    )
+    def test_a_gateway_that_refuses_between_attempts(
+        self, refusal: Say, between: tuple[Cut, ...], call: Call
+    ) -> None:
+        """A gateway's refusal does not say that an attempt before it, whose answer it lost, did nothing."""
+        outcome, _ = outcome_of(call, Say(502, b"<html>Bad Gateway</html>"), *between, refusal, deadline=60.0)
+        assert isinstance(outcome, OutcomeUnknown)
+
     def test_an_outage_fails_nothing(self) -> None:
         """A store that is gone for half a second in the middle of 2,000 completions delays them, no more."""
         asked = 0
