@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import boto3
 from botocore.config import Config
@@ -33,6 +34,12 @@ READ_SECONDS = 60
 
 #: Maximum bytes of a response that is read as a whole, such as a page of a listing.
 LONGEST_RESPONSE = 16 * 1024 * 1024
+
+# References to characters that XML cannot represent, and the mark of a page where they are percent-encoded.
+_quote_unfit = partial(
+    re.compile(rb"&#x0*([0-8bcef]|1[0-9a-f]);", re.IGNORECASE).subn, lambda one: b"%%%02x" % int(one[1], 16)
+)
+_QUOTED = "s3commit"
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -174,6 +181,8 @@ def made_by_boto3(make: Callable[[], T], what: str) -> T:
 def guard_client(client: S3Client) -> S3Client:
     """Make a client check its keys, bound responses and, off AWS, refuse redirects; return it. Repeatable.
 
+    A pending upload of any key is listed, although XML cannot represent every character.
+
     Credentials from the environment, a profile, a role or a process are known only when the client signs.
     On a redirect, a client looks up the bucket's region, which AWS names in a header: a store that redirects
     http to https would redirect that request too, again and again.
@@ -182,6 +191,10 @@ def guard_client(client: S3Client) -> S3Client:
     events.register_first("before-sign.s3", _check_signer, unique_id="s3commit-check-keys")
     if not is_aws_host(client.meta.endpoint_url):
         events.register_first("needs-retry.s3", _refuse_redirect, unique_id="s3commit-refuse-redirects")
+    for operation in ("ListMultipartUploads", "ListParts"):
+        # This pattern comes before botocore's own, whose handler takes what it cannot parse for an error.
+        events.register(f"before-parse.*.{operation}", _quote, unique_id=f"s3commit-quote-{operation}")
+    events.register("after-call.s3.ListMultipartUploads", _unquote, unique_id="s3commit-unquote")
     # There is no public way to see a response before it is read.
     session = getattr(getattr(client, "_endpoint", None), "http_session", None)
     if session is not None and not isinstance(session.send, partial):
@@ -208,6 +221,19 @@ def _send_bounded(send: Callable[[Any], Any], request: Any) -> Any:
     if not is_streamed:
         _ = response.content
     return response
+
+
+def _quote(response_dict: dict[str, Any], **_: object) -> None:
+    """Percent-encode a page that refers to characters that XML cannot represent, and mark it."""
+    body, unfit = _quote_unfit(response_dict["body"].replace(b"%", b"%25"))
+    if unfit:
+        mark = f"<EncodingType>{_QUOTED}</EncodingType><IsTruncated>".encode()
+        response_dict["body"] = body.replace(b"<IsTruncated>", mark, 1)
+
+
+def _unquote(parsed: dict[str, Any], **_: object) -> None:
+    for fields in (parsed, *parsed.get("Uploads", ())) if parsed.get("EncodingType") == _QUOTED else ():
+        fields.update({name: unquote(text) for name, text in fields.items() if isinstance(text, str)})
 
 
 def _refuse_redirect(response: Any, request_dict: Mapping[str, Any], **_: object) -> None:

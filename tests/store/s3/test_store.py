@@ -20,7 +20,7 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
     Unavailable,
 )
-from airflow_s3commit.store.base import DeleteFailure, Get, Head, ObjectToDelete
+from airflow_s3commit.store.base import DeleteFailure, Get, Head, ObjectToDelete, Part
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import MAX_DELETES, S3Store, abort_days
@@ -307,6 +307,18 @@ class TestListings:
         assert {upload.upload_id for upload in listed} == {"1"}
         assert len(wire.requests) == 2
         assert "may be incomplete" in caplog.text
+
+    def test_a_key_that_xml_cannot_hold(self) -> None:
+        """An upload whose key XML cannot hold is listed as it is, in its place, and so are its parts."""
+        odd, named = "p/odd&#x7;&#x1F; a+%2B&amp;", "p/odd\x07\x1f a+%2B&"
+        wire = Wire(_uploads((odd, "1"), ("p/dt=a%3A", "2%"), NextKeyMarker=odd), _uploads(("p/z%3D+", "3")))
+        listed = [(one.key, one.upload_id) for one in store_on(wire).list_uploads("lake", "p/")]
+        assert listed == [(named, "1"), ("p/dt=a%3A", "2%"), ("p/z%3D+", "3")]
+        assert "key-marker=p%2Fodd%07%1F%20a%2B%252B%26" in wire.requests[1].url
+        parts = "<Part><PartNumber>1</PartNumber><ETag>e</ETag><Size>3</Size></Part>"
+        page = f"<ListPartsResult><Key>{odd}</Key><IsTruncated>false</IsTruncated>{parts}</ListPartsResult>"
+        wire = Wire(Answer(200, page.encode()))
+        assert list(store_on(wire).list_parts("lake", named, "1")) == [Part(1, "e", 3)]
 
     @pytest.mark.parametrize("listing", ["list_objects", "list_uploads"])
     def test_a_listing_that_fails_names_its_prefix(self, listing: str) -> None:
