@@ -31,7 +31,7 @@ from airflow_s3commit.protocol.model.layout import (
     SUCCESS,
     Layout,
     is_canonical,
-    lists_prefix,
+    is_list,
     open_prefix,
     owner_of,
 )
@@ -145,8 +145,9 @@ def _why_not_record(layout: Layout, thing: Thing) -> str | None:
     # The staging's own key counts: Hadoop's mkdirs leaves an empty object there.
     if thing.bucket == layout.staging.bucket and thing.key.startswith(layout.staging.prefix):
         return None
-    own = (open_prefix(layout.destination, layout.job_id), lists_prefix(layout.destination, layout.job_id))
-    if thing.bucket == layout.destination.bucket and thing.key.startswith(own):
+    home, job_id = layout.destination, layout.job_id
+    is_own = thing.key.startswith(open_prefix(home, job_id)) or is_list(home, job_id, thing.key)
+    if thing.bucket == home.bucket and is_own:
         return None
     if thing.bucket == layout.destination.bucket and _is_marker(layout, thing.key):
         return None

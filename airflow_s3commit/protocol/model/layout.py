@@ -60,7 +60,9 @@ _is_uuid = re.compile(_UUID).fullmatch
 # What Spark appends to a name that it is given: a bucket (``_00001``), a file counter (``-c000``, ``.c000``).
 _OWNER = re.compile(rf"-({_UUID})(?:_\d+|-c\d+)*(?=\.|\Z)")
 
-_FILE_LIST = re.compile(rf"(?:\A|/){HOME}/lists/({_UUID})-[0-9a-f]{{64}}\.jsonl\Z")
+_LIST_NAME = re.compile(r"[0-9a-f]{64}\.jsonl")
+
+_FILE_LIST = re.compile(rf"(?:\A|/){HOME}/lists/({_UUID})-{_LIST_NAME.pattern}\Z")
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
@@ -170,8 +172,15 @@ def seal_key(destination: Destination, job_id: str) -> str:
 
 
 def lists_prefix(destination: Destination, job_id: str) -> str:
-    """Return the prefix of a job's lists of files. At most one of them is named by an entry."""
+    """Return the prefix of a job's lists of files, and of lists of jobs whose ids begin with its id."""
     return f"{destination.prefix}{HOME}/lists/{check_id(job_id)}-"
+
+
+def is_list(destination: Destination, job_id: str, key: str) -> bool:
+    """Return whether a key is that of one of a job's lists of files; other ids may begin with its id."""
+    prefix = lists_prefix(destination, job_id)
+    is_named = key.startswith(prefix) and _LIST_NAME.fullmatch(key, len(prefix)) is not None
+    return is_named and job_id != OLDER_DATA
 
 
 def list_key(destination: Destination, job_id: str, sha256: str) -> str:
@@ -302,7 +311,7 @@ class Layout:
 
     def is_own_upload(self, key: str) -> bool:
         """Return whether a key is that of a probe or of a list of files: uploads of the job besides data."""
-        return key == self.probe or key.startswith(lists_prefix(self.destination, self.job_id))
+        return key == self.probe or is_list(self.destination, self.job_id, key)
 
 
 #: The directory within a magic directory below which relative paths are kept.

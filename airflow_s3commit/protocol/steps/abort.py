@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.metadata.removal import (
 )
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
-from airflow_s3commit.protocol.model.layout import lists_prefix, owner_of
+from airflow_s3commit.protocol.model.layout import is_list, lists_prefix, owner_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Entry, Source
 from airflow_s3commit.protocol.steps.append import end_job, ending
@@ -107,7 +107,8 @@ def _undo(context: JobContext, entry: Entry) -> AbortReport:
         objects = delete_objects(context, _published(context), "metadata")
     home = context.layout.destination
     for info in context.store.list_objects(home.bucket, lists_prefix(home, context.job_id)):
-        delete_record(context, home.bucket, info.key)
+        if is_list(home, context.job_id, info.key):
+            delete_record(context, home.bucket, info.key)
     clean(context, entry, staged)
     logger.info("%s: aborted, %d uploads, %d objects taken back", context.name, uploads, objects)
     return AbortReport(uploads=uploads, objects=objects)

@@ -105,6 +105,7 @@ def test_no_hidden_object_is_output(path: str, proof: Any) -> None:
         (BUCKET, receipt_key(HERE, OURS), False),
         (BUCKET, job_key(HERE, THEIRS), False),
         (BUCKET, list_key(HERE, THEIRS, "0" * 64), False),
+        (BUCKET, list_key(HERE, f"{OURS}-x", "0" * 64), False),
         (BUCKET, ROOT, False),
         (BUCKET, f"{ROOT}__magic_job-{THEIRS}/job.json", False),
         (BUCKET, OUR_NAME, False),

@@ -15,17 +15,20 @@ from airflow_s3commit.protocol.inspect.jobs import list_jobs
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.layout import OLDER_DATA
 from airflow_s3commit.protocol.model.manifest import Manifest
+from airflow_s3commit.protocol.steps import files as lists_of_files
 from airflow_s3commit.protocol.sweep import apply_sweep, sweep
 from airflow_s3commit.protocol.sweep_plan import SweepPlan, plan_sweep
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.base import Upload
 from airflow_s3commit.testing.faulty_store import Crash, Effect, Fault, FaultyStore, StoreCall
+from tests.cases import each
 from tests.crash.faulty import FAULTS
 from tests.crash.late import LaggingLog
 from tests.iam import allows
 from tests.protocol import building
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, an_id, complete, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, complete, named, once
 
 FLIGHTS = Destination(BUCKET, ROOT)
 DAY = 86_400.0
@@ -723,3 +726,25 @@ def test_a_job_that_wakes_up_during_a_sweep_is_committed_or_gone(*, ready: bool)
         assert (lake.pending(), lake.staging()) == ([], [])
     assert set(outcomes) == {True, False}
     assert len(outcomes) > 15
+
+
+@each("job_id", [OURS[:8], "older", OLDER_DATA])
+@each("how", ["abort", "sweep"])
+def test_lists_of_files_of_ids_that_begin_with_a_jobs_id_stay(
+    job_id: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that the table needs stays when somebody shortens an id, or forges a staging of that id."""
+    monkeypatch.setattr(lists_of_files, "WITHIN_BYTES", -1)
+    lake = Lake()
+    lake.put({"dt=0/old": b"old"})
+    lake.sealed({"dt=1/a": b"a"}, conflict_mode="append").commit()
+    lists = lake.keys(f"{HOME}lists/")
+    assert len(lists) == 2
+    if how == "abort":
+        lake.job(job_id).abort()
+    else:
+        lake.forge_task({f"{ROOT}dt=1/x-{job_id}": BUCKET}, job_id=job_id)
+        lake.store_clock.advance(7 * 86_400)
+        assert len(lake.sweep().plan.jobs) == 1
+    assert not lake.staging(job_id)
+    assert lake.keys(f"{HOME}lists/") == lists
