@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import islice
 from os import SEEK_END
 from tempfile import SpooledTemporaryFile
-from typing import IO, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -62,7 +62,7 @@ from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Pieces, Source, Table, UnownedObject
-from airflow_s3commit.protocol.steps.log import decode_entry, read_entry
+from airflow_s3commit.protocol.steps.log import decode_entry, entry_times, read_entry
 from airflow_s3commit.store.base import MIN_PART_BYTES, Fetched, Get, Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, in_threads, outcomes
 
@@ -275,7 +275,7 @@ def _jobs_among(context: JobContext, ids: set[str]) -> set[str]:
     return jobs
 
 
-class TableFiles(Container[ObjectInfo]):
+class TableFiles(Container[Any]):
     """The files in some pieces of a table; ``in`` tells whether an object or another file is one of them.
 
     The job's id in an object's name decides. Where files are older than the log, or Hadoop wrote them, their
@@ -298,7 +298,7 @@ class TableFiles(Container[ObjectInfo]):
 
     def __contains__(self, found: object) -> bool:
         """Return whether an object is one of the files."""
-        assert isinstance(found, ObjectInfo | FileEntry)
+        assert isinstance(found, ObjectInfo | FileEntry | UnownedObject)
         owner = owner_of(found.key)
         owners = self._owners.get(partition_of(self._home.relative(found.key) or ""), ())
         if owner is not None and owner in owners:
@@ -326,19 +326,22 @@ class TableFiles(Container[ObjectInfo]):
 
 def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
     """Yield the objects that the newest release freed and that still exist; newer ones at their keys stay."""
-    pieces: dict[str, list[int]] = {}
-    unowned: dict[str, str] = {}
-    for one in table.freed.values():
-        unowned |= one.unowned
+    store, home, freed, touched = context.store, context.layout.destination, [], set[str]()
+    jobs, entered = {one.job_id for one in table.sources.values()} - {None}, entry_times(context, table.freed)
+    stays = {name: table.numbers_in(name) for name in table.partitions()}
+    for generation, one in table.freed.items():
+        touched |= {*one.pieces, *(partition_of(home.relative(key) or "") for key in one.unowned)}
+        freed.append((TableFiles(store, home, table, one.pieces), one.unowned, entered[generation]))
         for name, numbers in one.pieces.items():
-            pieces.setdefault(name, []).extend(numbers)
-    home = context.layout.destination
-    touched = {*pieces, *(partition_of(home.relative(key) or "") for key in unowned)}
-    freed = TableFiles(context.store, home, table, pieces)
-    stays = {name: table.numbers_in(name).difference(pieces.get(name, ())) for name in touched}
-    kept = TableFiles(context.store, home, table, stays)
+            stays[name] -= {*numbers}
+    kept = TableFiles(store, home, table, stays)
     for info in data_objects(context, touched):
-        if (info in freed or unowned.get(info.key) == info.etag) and info not in kept:
+        # Only a job writes names with its id; what another program has put since at any other key is new.
+        if info not in kept and any(
+            (info in files or unowned.get(info.key) == info.etag)
+            and (info.modified <= entered_at or owner_of(info.key) in jobs)
+            for files, unowned, entered_at in freed
+        ):
             yield info
 
 

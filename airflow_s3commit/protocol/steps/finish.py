@@ -51,6 +51,7 @@ from airflow_s3commit.protocol.model.layout import (
     entry_key,
     job_key,
     owner_of,
+    partition_of,
     receipt_key,
     seal_key,
 )
@@ -65,10 +66,10 @@ from airflow_s3commit.protocol.model.manifest import (
 )
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.model.table import Commit, Entry, Left, Source, Table
+from airflow_s3commit.protocol.model.table import Entry, Left, Source, Table, UnownedObject
 from airflow_s3commit.protocol.steps.files import TableFiles, files_in, files_of, freed_objects
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_before, write_checkpoint
-from airflow_s3commit.protocol.steps.log import read_entry, write_receipt
+from airflow_s3commit.protocol.steps.log import entry_times, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
 from airflow_s3commit.store.execute import in_batches, in_threads, outcomes
@@ -118,7 +119,8 @@ def _finish(context: JobContext, entry: Entry, known: Known) -> None:
             publish(context, entry, table.copy())
         left = table.apply(entry, "")
     if takes and not commit.retain:
-        deleted = delete_objects(context, _doomed(context, commit, left), "entry")
+        doomed = _doomed(context, entry, left, is_first=known.counted is not None)
+        deleted = delete_objects(context, doomed, "entry")
         if deleted:
             logger.info("%s: deleted %d replaced objects", context.name, deleted)
     # After the deletions: the markers say that they are done.
@@ -137,28 +139,35 @@ def _finish(context: JobContext, entry: Entry, known: Known) -> None:
     clean(context, entry, staged)
 
 
-def _doomed(context: JobContext, commit: Commit, left: Left) -> Iterator[ObjectToDelete]:
+def _doomed(context: JobContext, entry: Entry, left: Left, *, is_first: bool) -> Iterator[ObjectToDelete]:
     """Yield the objects that a commit took.
 
     A file with its job's id in its name is deleted by its key: no other program writes it, and on some stores
-    its ETag does not follow from its parts. Any other file is deleted only with the ETag that was listed; one
-    that Hadoop wrote, where its ETag does not follow from its parts, if it has the size. A newer
-    file of Hadoop's at the same key stays.
+    its ETag does not follow from its parts. Any other object is deleted only with the ETag that was listed;
+    a file that Hadoop wrote, where its ETag does not follow from its parts, if it has the size. What the
+    table has at its key by now stays, and so does what was written there after the entry: only right after
+    it, ``is_first``, nobody asks when that was.
     """
     store, home, sources = context.store, context.layout.destination, left.sources.values()
     jobs, asks = {one.job_id for one in sources} - {None}, any(one.adopted for one in sources)
-    is_unnamed = any(None in one.owners for one in sources)
-    kept = TableFiles.all_in(store, home, read_table(store, home), left.pieces) if is_unnamed else ()
-    for batch in in_batches(files_in(store, home, left.sources, left.pieces), _PAGE):
-        others = [file for file in batch if owner_of(file.key) not in jobs]
-        etags = {file.key: file.etag for file in others}
-        calls = [(file, Head(home.bucket, file.key)) for file in others if asks]
-        for file, found in outcomes(store, calls, NoSuchKey):
-            if isinstance(found, ObjectInfo) and found.size == file.size:
-                etags[file.key] = found.etag if is_under_kms(found) else file.etag or found.etag
-        yield from (ObjectToDelete(file.key, etags.get(file.key)) for file in batch if file not in kept)
-    for unowned in commit.unowned:
-        yield ObjectToDelete(unowned.key, unowned.etag)
+    kept, entered = TableFiles(store, home, Table(), {}), 0.0
+    unowned = entry.commit.unowned if entry.commit is not None else []
+    if unowned or any(None in one.owners for one in sources):
+        names = {*left.pieces, *(partition_of(home.relative(one.key) or "") for one in unowned)}
+        kept = TableFiles.all_in(store, home, read_table(store, home), names)
+        entered = entry_times(context, [entry.number])[entry.number]
+    files: Iterator[FileEntry | UnownedObject] = files_in(store, home, left.sources, left.pieces)
+    for batch in in_batches(chain(files, unowned), _PAGE):
+        doomed = [one for one in batch if one not in kept]
+        named = {one.key for one in doomed if isinstance(one, FileEntry) and owner_of(one.key) in jobs}
+        etags = {one.key: None if one.key in named else one.etag for one in doomed}
+        calls = [(one, Head(home.bucket, one.key)) for one in doomed if one.key not in named]
+        for one, found in outcomes(store, calls if asks or not is_first else (), NoSuchKey):
+            if not isinstance(found, ObjectInfo) or found.modified > entered:
+                etags.pop(one.key, None)
+            elif asks and found.size == one.size:
+                etags[one.key] = found.etag if is_under_kms(found) else one.etag or found.etag
+        yield from (ObjectToDelete(key, etag) for key, etag in etags.items())
 
 
 def _counted(context: JobContext) -> set[str]:

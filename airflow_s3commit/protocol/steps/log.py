@@ -10,7 +10,7 @@ missing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -35,7 +35,8 @@ from airflow_s3commit.protocol.model.layout import (
     receipt_key,
 )
 from airflow_s3commit.protocol.model.table import Entry, Table
-from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
+from airflow_s3commit.store.execute import outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -216,6 +217,14 @@ def find_head(store: ObjectStore, home: Destination) -> int:
     marked = max((checkpoint_number(home, info.key) or 0 for info in listed), default=0)
     near = max(after(marked - 1), default=0) if marked > head else 0
     return near or max(after(head), default=head)
+
+
+def entry_times(context: JobContext, numbers: Iterable[int]) -> dict[int, float]:
+    """Return when entries of the log were created, by the store's clock in seconds since the epoch."""
+    home = context.layout.destination
+    calls = [(number, Head(home.bucket, entry_key(home, number))) for number in numbers]
+    found = outcomes(context.store, calls)
+    return {number: info.modified for number, info in found if isinstance(info, ObjectInfo)}
 
 
 def find_receipt(store: ObjectStore, home: Destination, job_id: str) -> Entry | None:

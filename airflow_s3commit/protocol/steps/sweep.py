@@ -30,7 +30,6 @@ from airflow_s3commit.protocol.model.layout import (
     OPEN_JOBS,
     PROBES,
     Layout,
-    entry_key,
     is_id,
     job_key,
     owner_of,
@@ -42,9 +41,9 @@ from airflow_s3commit.protocol.steps.append import TRIES, append, entry_after
 from airflow_s3commit.protocol.steps.files import TableFiles, data_objects, freed_objects, written_here
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import newest_entry, read_table, write_checkpoint
-from airflow_s3commit.protocol.steps.log import Log, find_receipt
+from airflow_s3commit.protocol.steps.log import Log, entry_times, find_receipt
 from airflow_s3commit.protocol.steps.publish import publish, publish_if_missing
-from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, ObjectStore, ObjectToDelete, Upload
+from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore, ObjectToDelete, Upload
 from airflow_s3commit.store.execute import outcomes
 
 logger = logging.getLogger(__name__)
@@ -312,10 +311,7 @@ def release(context: JobContext, now: float) -> int:
 
 def retained_since(context: JobContext, table: Table, now: float) -> dict[int, float]:
     """Return for how many seconds each generation retains what it took, at the store's time."""
-    home = context.layout.destination
-    calls = [(generation, Head(home.bucket, entry_key(home, generation))) for generation in table.retained]
-    entered = outcomes(context.store, calls)
-    return {generation: now - info.modified for generation, info in entered if isinstance(info, ObjectInfo)}
+    return {generation: now - time for generation, time in entry_times(context, table.retained).items()}
 
 
 def is_over(retained: Retained, age: float) -> bool:

@@ -116,3 +116,28 @@ def test_an_abort_leaves_what_an_older_log_had_of_its_id() -> None:
     lake.store.rest()
     lake.job().abort()
     assert lake.data() == {named("dt=1/a"): b"1"}
+
+
+@each("older", [True, False])
+@each("how", ["commit", "sweep"])
+def test_an_object_that_is_put_again_stays_when_a_replace_is_finished_again(older: bool, how: str) -> None:
+    """The same bytes at the key of what a replace took are newer than its entry, so they are not its own."""
+    lake = Lake()
+    if older:
+        lake.put({"dt=1/x": b"same"})
+    job = lake.sealed({"dt=1/a": b"1"})
+    if not older:
+        lake.put({"dt=1/x": b"same"})
+    job.commit()
+    assert lake.data() == {named("dt=1/a"): b"1"}
+    lake.store_clock.advance(86_400)
+    lake.put({"dt=1/x": b"same"})
+    # A task that outlived its job makes a sweep finish the job again.
+    lake.store.create_upload(BUCKET, f"{ROOT}{named('dt=1/late')}", metadata={}, content_type="x")
+    if how == "commit":
+        lake.job().commit()
+    else:
+        lake.store_clock.advance(8 * 86_400)
+        lake.sweep()
+    assert not lake.pending()
+    assert lake.data() == {named("dt=1/a"): b"1", "dt=1/x": b"same"}

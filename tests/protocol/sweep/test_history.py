@@ -187,3 +187,20 @@ def test_a_damaged_log_keeps_everything() -> None:
     report = swept(lake, older_than=0.0)
     assert "its log cannot be read" in report.plan.left[-1].reason
     assert lake.everything() == before
+
+
+@each("older", [True, False])
+def test_an_object_that_is_put_again_after_a_release_stays(older: bool) -> None:
+    """A release frees what was there at the commit that took it: the same bytes put there later are new."""
+    lake = Lake()
+    if older:
+        lake.put({"dt=1/x": b"same"})
+    lake.set_up(THIRD)
+    if not older:
+        lake.put({"dt=1/x": b"same"})
+    lake.sealed({"dt=1/a": b"1"}, retain="1h").commit()
+    lake.store_clock.advance(DAY)
+    assert (swept(lake).replaced, lake.data()) == (1, {named("dt=1/a"): b"1"})
+    lake.store_clock.advance(30 * DAY)
+    lake.put({"dt=1/x": b"same"})
+    assert (swept(lake).replaced, lake.data()) == (0, {named("dt=1/a"): b"1", "dt=1/x": b"same"})
