@@ -358,6 +358,29 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(  # noqa: PLR0917
     assert list(store.list_uploads("lake", "t/")) == []
 
 
+@pytest.mark.parametrize("fails_late", [False, True])
+def test_a_part_of_a_table_is_never_committed(job: Job, store: MemoryStore, *, fails_late: bool) -> None:
+    """After a write that fails between its files the attempt cannot be committed; before the first, it can."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"x": [1]})
+        yield pa.record_batch({"x": [2]})
+        raise OSError("the source broke")
+
+    source = pa.RecordBatchReader.from_batches(pa.schema([("x", pa.int64())]), batches())
+    arguments = {"options": {"maxRecordsPerFile": "1", "rowBytes": "1"}} if fails_late else {"format": "no"}
+    with job.task_attempt("load", "1", "0", "1") as attempt:
+        with pytest.raises(OSError if fails_late else InvalidOption):
+            attempt.write_table(source, **arguments)
+        assert list(store.list_uploads("lake", "t/")) == []
+        attempt.write_table(TABLE)
+        if fails_late:
+            with pytest.raises(JobClosed, match="whose write failed"):
+                attempt.commit()
+        else:
+            assert attempt.commit().rows == len(TABLE)
+
+
 def test_an_attempt_that_ended_takes_no_table(job: Job) -> None:
     """After its commit an attempt refuses more rows, so that none are lost unseen."""
     with job.task_attempt("load", "1", "0", "1") as attempt:

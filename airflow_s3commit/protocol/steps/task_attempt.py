@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from airflow_s3commit._causes import noting, run_all
+from airflow_s3commit._causes import noting, run_all, undoing
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, JobClosed
 from airflow_s3commit.protocol.metadata.context import JobContext, find_record, naming
 from airflow_s3commit.protocol.metadata.removal import delete_records
@@ -155,7 +155,8 @@ class TaskAttempt:
         """Write a table to files below the destination, with names and layout as in writes by Spark.
 
         Before: the attempt is neither committed nor aborted. After: the table's files are closed, and wait
-        for `commit`. Another call writes its rows to further files. It needs pyarrow.
+        for `commit`. Another call writes its rows to further files. If an error leaves a part of the table,
+        the attempt cannot be committed. It needs pyarrow.
 
         Args:
             data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
@@ -176,10 +177,13 @@ class TaskAttempt:
         from airflow_s3commit.tables.write import file_stem, write_table  # noqa: PLC0415
 
         stem = file_stem(self._extra.task, self._extra.stage, self._context.job_id)
-        numbers = self._file_numbers
-        written = write_table(
-            self, data, stem=stem, numbers=numbers, partition_by=partition_by, format=format, options=options
-        )
+        used = self._file_numbers
+        opened = len(self._files)
+        # With an aborted file the attempt cannot be committed, so a part of a table never is.
+        with undoing(lambda: self._abort_files(opened), *self._of_abort):
+            written = write_table(
+                self, data, stem=stem, numbers=used, partition_by=partition_by, format=format, options=options
+            )
         self.describe(written.files, written.schema)
         return written
 
@@ -214,7 +218,7 @@ class TaskAttempt:
         pendingset.
 
         Raises:
-            JobClosed: A file is still open; or the job has ended, and this attempt's uploads were aborted.
+            JobClosed: A file is open or was aborted; or the job has ended, and the uploads were aborted.
             DuplicateOutput: Another process has committed an attempt with the same ids.
             DidNotHappen: A part could not be uploaded.
             OSError: A file on local disk is shorter or longer than the bytes written; abort the attempt.
@@ -225,8 +229,8 @@ class TaskAttempt:
         unfinished = next((key for key, file in self._files.items() if not file.whole), None)
         if unfinished is not None:
             raise JobClosed(
-                f"{self.name} has files that were not closed, among them {unfinished}; close every file"
-                " before commit()"
+                f"{self.name} has files that were not closed, or whose write failed, among them {unfinished}:"
+                " close every file before commit(); after a failure begin another attempt"
             )
         with naming(self._context, f"commit of {self.name}"), refusing_ended(self._context):
             self._require_open_job()
@@ -296,11 +300,11 @@ class TaskAttempt:
             body = encode(pending.in_format(self._options.pendingset_format))
             self._context.store.put(self._context.staging_bucket, key, body)
 
-    def _abort_files(self) -> None:
-        """Abort every file and its upload; tries all of them before it raises an error."""
-        files = list(self._files.values())
+    def _abort_files(self, first: int = 0) -> None:
+        """Abort files from a number on, and their uploads; tries all of them before it raises an error."""
+        files = list(self._files.values())[first:]
         run_all([file.abort for file in files], "aborting another file", "its upload may stay pending")
-        self._has_aborted_files = True
+        self._has_aborted_files = self._ended == "aborted"
 
     def _release(self) -> None:
         """Stop the threads, and remove the local directory. Repeatable."""
