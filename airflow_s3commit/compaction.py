@@ -7,6 +7,7 @@ or two. Rows are read with pyarrow on this machine, file by file in bounded memo
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from itertools import chain
@@ -34,9 +35,10 @@ from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, owner_of, partition_of
 from airflow_s3commit.protocol.steps.files import files_in, unowned_objects
 from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.table_rollback import is_intact
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.execute import in_batches, in_threads
-from airflow_s3commit.tables.columns import DifferentTypes, from_text, in_types, merge
+from airflow_s3commit.tables.columns import UnsupportedColumn, decoded, from_text, in_types, merge, to_text
 from airflow_s3commit.tables.options import parse_table_options
 from airflow_s3commit.tables.write import TablePlan, write_batches
 
@@ -54,8 +56,8 @@ TARGET_BYTES = 128 * 1024 * 1024
 #: Partitions whose lists of files are in memory at once.
 _PARTITIONS = 100
 
-#: Rows that are read and cast at a time.
-_ROWS = 65_536
+#: Rows that are read and cast at a time, at most: a dictionary may give each of them a long text.
+_ROWS = 4_096
 
 #: Files that are read at once; as many more are read ahead.
 _AHEAD = 8
@@ -64,9 +66,13 @@ _AHEAD = 8
 _PIECE = 4 * 1024 * 1024
 
 
-#: The prefix of the footer entries that tell Spark how to read a file; and those for the older calendar.
+#: The prefix of Spark's entries in a footer; other entries, and types of columns, that pyarrow does not keep.
 _SPARK = b"org.apache.spark."
-_LEGACY = {_SPARK + b"legacyDateTime", _SPARK + b"legacyINT96"}
+_ENTRIES = {_SPARK + b"legacyDateTime", _SPARK + b"legacyINT96", b"geo"}
+_TYPES = re.compile(
+    r"INT96(?=/)|(?<=/)(?:Interval|Time\(isAdjustedToUTC=true|Geo\w+)|(?<=\()Variant(?=\()"
+    r"|duration(?=\[)|list_view(?=<)|extension<(?!arrow\.(?:uuid|json)>)[\w.]+"
+)
 
 
 class Compacted(Plain, Struct, frozen=True, kw_only=True):
@@ -197,8 +203,8 @@ def _plan(table: Table, home: Destination, partitions: Collection[str], target: 
     return Compaction(destination=home.uri, seen=table.head.number, partitions=found, left=left)
 
 
-def _columns(table: Table, home: Destination, pieces: Pieces) -> tuple[pa.Schema, str]:
-    """Return the columns of all files of some pieces, and as text those of a job that wrote all columns."""
+def _columns(table: Table, home: Destination, pieces: Pieces) -> tuple[pa.Schema, str | None]:
+    """Return the columns of all files of some pieces, and as text what new files with all of them have."""
     owners: dict[str, str] = {}
     for one in sorted(set(chain.from_iterable(pieces.values()))):
         source = table.sources[one]
@@ -209,13 +215,15 @@ def _columns(table: Table, home: Destination, pieces: Pieces) -> tuple[pa.Schema
     try:
         known = {text: from_text(text, owner).files for text, owner in owners.items()}
         whole = merge(list(known.values()))
-    except (InvalidOption, DifferentTypes) as error:
+    except ValueError as error:
         raise _not_by_pyarrow(home, str(error)) from error
     texts = [text for text, files in known.items() if files.equals(whole)]
     if not texts:
         raise _not_by_pyarrow(home, "no job has written all columns of these partitions")
     # One that knows the types of the partition columns, if there is one: a file that was put has none.
-    return whole, min(texts, key=lambda text: '"void"' in text)
+    text = min(texts, key=lambda text: '"void"' in text)
+    partitions = from_text(text, owners[text]).partitions
+    return whole, to_text("parquet", decoded(whole), partitions, typed='"void"' not in text)
 
 
 def _not_by_pyarrow(home: Destination, why: str) -> InvalidOption:
@@ -246,7 +254,7 @@ def _refuse_company(store: ObjectStore, home: Destination, table: Table, chosen:
 def _rewrite(
     writer: JobWriter,
     store: ObjectStore,
-    columns: tuple[pa.Schema, str],
+    columns: tuple[pa.Schema, str | None],
     files: Iterator[FileEntry],
     options: Mapping[str, str],
 ) -> None:
@@ -255,7 +263,9 @@ def _rewrite(
     home, job_id = Destination.parse(writer.job.reference.destination), writer.job.reference.job_id
     known = (schema.metadata or {}).items()
     footer = {key.decode(): value.decode() for key, value in known if key.startswith(_SPARK)}
-    plan = TablePlan(schema, (), parse_table_options(options, format="parquet", partition_by=()), footer)
+    plan = TablePlan(
+        decoded(schema), (), parse_table_options(options, format="parquet", partition_by=()), footer
+    )
     by_partition: dict[str, list[FileEntry]] = {}
     for file in files:
         by_partition.setdefault(file.partition, []).append(file)
@@ -269,8 +279,8 @@ def _rewrite(
         stem = f"{partition}/part-00000-{job_id}".removeprefix("/")
         try:
             writer.describe(write_batches(writer, batches, plan, stem, empty_file=False).files, text)
-        except pa.ArrowNotImplementedError as error:
-            raise _not_by_pyarrow(home, str(error)) from error
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnsupportedColumn) as error:
+            raise _not_by_pyarrow(home, f"{partition or '.'}: {error}") from error
         logger.info("%s: %d files of %r are written anew", home.uri, len(found), partition or ".")
 
 
@@ -278,20 +288,22 @@ def _batches(where: str, file: FileEntry, copy: IO[bytes], schema: pa.Schema) ->
     """Yield the rows of a file in the columns of a schema; a column that the file lacks is null."""
     read = 0
     with closing(copy), pq.ParquetFile(copy) as parquet:
-        kinds = {parquet.schema.column(number).physical_type for number in range(len(parquet.schema))}
+        leaves = (parquet.schema.column(number) for number in range(len(parquet.schema)))
+        types = [
+            *(f"{one.physical_type}/{one.logical_type}" for one in leaves),
+            *parquet.schema_arrow.types,
+        ]
         # pyarrow would write INT96 times as another type; without a legacy key Spark would read other dates.
-        legacy = {key.decode() for key in parquet.metadata.metadata or () if key in _LEGACY}
-        odd = (kinds & {"INT96"}) | legacy | ({*parquet.schema_arrow.names} - {*schema.names})
-        if odd:
+        odd = {key.decode() for key in parquet.metadata.metadata or () if key in _ENTRIES}
+        odd.update(_TYPES.findall("\n".join(map(str, [*types, parquet.schema]))))
+        if odd := odd | ({*parquet.schema_arrow.names} - {*schema.names}):
             raise InvalidOption(f"{where} cannot be compacted by pyarrow without a change of {min(odd)!r}")
-        for batch in parquet.iter_batches(batch_size=_ROWS):
+        empty, plain = schema.empty_table(), decoded(schema)
+        most = min(_ROWS, parquet.metadata.num_rows * _PIECE // file.size + 1)
+        for batch in parquet.iter_batches(batch_size=most):
             read += batch.num_rows
-            rows = [schema.empty_table(), pa.Table.from_batches([batch])]
-            try:
-                whole = in_types(pa.concat_tables(rows, promote_options="permissive"), schema)
-            except pa.ArrowTypeError as error:
-                raise InvalidOption(f"{where} cannot be compacted by pyarrow: {error}") from error
-            yield from whole.combine_chunks().to_batches()
+            rows = pa.concat_tables([empty, pa.Table.from_batches([batch])], promote_options="permissive")
+            yield from in_types(rows, plain).to_batches()
     if file.rows not in (None, read):
         raise DestinationChanged(f"{where} has {read} rows; {file.rows} were committed")
 
@@ -301,7 +313,7 @@ def _copied(store: ObjectStore, bucket: str, file: FileEntry) -> IO[bytes]:
     where = join_uri(bucket, file.key)
     try:
         found = store.head(bucket, file.key)
-        if found.size != file.size:
+        if not is_intact(file, found):
             raise DestinationChanged(f"{where} is not what was committed; see: s3commit verify")
         copy = SpooledTemporaryFile(max_size=_PIECE)  # noqa: SIM115 - its reader closes it
         for first in range(0, file.size, _PIECE):

@@ -7,8 +7,10 @@ import io
 from collections.abc import Callable
 from datetime import date
 from itertools import count
+from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,7 +40,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.sealed_job import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.publication import publish_table
-from airflow_s3commit.tables.columns import footer_text
+from airflow_s3commit.tables.columns import decoded, footer_text, from_text
 from tests.protocol.building import Crash, WatchedStore
 from tests.protocol.published import versions
 
@@ -372,9 +374,10 @@ def test_a_file_that_was_written_over_is_refused(store: WatchedStore) -> None:
     store.before = late
     with pytest.raises(DestinationChanged, match="is gone or changed"):
         compact(store, HOME)
-    store.put("lake", key, b"shorter")
-    with pytest.raises(DestinationChanged, match="is not what was committed"):
-        compact(store, HOME)
+    for other in (b"shorter", body.replace(b"dt", b"td")[::-1]):
+        store.put("lake", key, other)
+        with pytest.raises(DestinationChanged, match="is not what was committed"):
+            compact(store, HOME)
     assert list(store.list_uploads("lake", "")) == []
 
 
@@ -474,11 +477,21 @@ def _put(
         sink = io.BytesIO()
         pq.write_table(one, sink, **how)
         bodies.append(sink.getvalue())
+    _put_bytes(store, bodies[0], bodies[1], directory, counted)
+
+
+def _put_bytes(
+    store: WatchedStore,
+    made: bytes,
+    recorded: bytes | None = None,
+    directory: str = "dt=x",
+    counted: int | None = None,
+) -> None:
     with write_job(HOME, store=store, conflict_mode="append") as writer:
         with writer.open(f"{directory}/a.parquet") as file:
-            file.write(bodies[0])
+            file.write(made)
             file.close(rows=counted)
-        writer.describe(1, footer_text(bodies[1], ["dt"]))
+        writer.describe(1, footer_text(recorded or made, ["dt"]))
 
 
 @pytest.mark.parametrize("put_first", [False, True])
@@ -527,6 +540,101 @@ def test_texts_that_pyarrow_holds_otherwise_are_refused(store: WatchedStore) -> 
     with pytest.raises(InvalidOption, match=r"compacted by pyarrow: .* incompatible types"):
         compact(store, HOME)
     assert len(files(store)) == 2
+
+
+def _categories(number: int) -> pa.Array:
+    return (
+        pa.array([f"{number}-{row}" for row in range(100)])
+        .dictionary_encode()
+        .cast(pa.dictionary(pa.int8(), pa.string()))
+    )
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        _categories,
+        lambda n: pa.LargeListArray.from_arrays(pa.array(range(101), pa.int64()), _categories(n)),
+        lambda n: pa.StructArray.from_arrays([_categories(n)], names=["a"]),
+        lambda _: pa.array(["x"] * 2_000, pa.string_view()),
+        lambda _: pa.array([b"x"] * 2_000, pa.binary_view()),
+        lambda _: pa.array(["x"] * 2_000).dictionary_encode(),
+        lambda _: pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)] * 2_000, pa.binary(16))),
+        lambda _: pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}"] * 2_000)),
+    ],
+)
+def test_columns_of_other_libraries_can_still_be_read(
+    store: WatchedStore, column: Callable[[int], pa.Array]
+) -> None:
+    """The record says what the new file has: Parquet keeps no dictionary, and 300 codes are not 8 bits."""
+    for number in range(3):
+        _put(store, pa.table({"c": column(number)}))
+    before = [row["c"] for number in range(3) for row in pa.table({"c": column(number)}).to_pylist()]
+    compact(store, HOME)
+    (key,) = files(store)
+    made = pq.read_table(io.BytesIO(store.get("lake", key).body))
+    (text,) = latest_manifest(store, HOME).schemas
+    recorded = from_text(text, "here").files
+    assert made.column("c").cast(recorded.field("c").type).to_pylist() == before
+    assert made.schema.field("c").type in (recorded.field("c").type, decoded(recorded).field("c").type)
+    assert "dictionary" not in str(recorded)
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (pa.array([1], pa.duration("us")), "duration"),
+        (pa.array([{"d": 1}], pa.struct([("d", pa.duration("ns"))])), "duration"),
+        (pa.array([[1]], pa.list_view(pa.int8())), "list_view"),
+        (pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1], pa.int8())), "extension<arrow.bool8"),
+        ("interval 1 day", "Interval"),
+        ("'01:02:03+02'::timetz", r"Time\(isAdjustedToUTC=true"),
+        ("1::variant", "Variant"),
+        ("'POINT(1 2)'::geometry", "geo"),
+    ],
+)
+def test_types_that_pyarrow_would_write_as_others_are_refused(
+    store: WatchedStore, tmp_path: Path, column: pa.Array | str, words: str
+) -> None:
+    """A duration would be a number for all other readers, an interval bytes, a geometry too."""
+    made = tmp_path / "made.parquet"
+    if isinstance(column, str):
+        duckdb.sql(f"copy (select {column} c) to '{made}' (format parquet)")
+    else:
+        pq.write_table(pa.table({"c": column}), made)
+    for _ in range(2):
+        _put_bytes(store, made.read_bytes())
+    with pytest.raises(InvalidOption, match=f"without a change of '{words}"):
+        compact(store, HOME)
+    assert len(files(store)) == 2
+
+
+def test_names_like_those_of_types_are_compacted(store: WatchedStore) -> None:
+    """Only types are refused, at any depth, whatever the columns are called."""
+    names = ["duration", "Interval", "x (Geometry)", "Variant", "INT96", "list_view"]
+    kind = pa.struct([(name, pa.int8()) for name in names])
+    for _ in range(2):
+        _put(store, pa.table({**{name: [1] for name in names}, "all": pa.array([{}], kind)}))
+    assert compact(store, HOME).rows == 2
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ([pa.table([[1], [2]], names=["a", "a"])] * 2, "duplicate field names"),
+        (
+            [pa.table({"at": pa.array([1], pa.timestamp(unit))}) for unit in ("ns", "us", "us")],
+            "would lose data",
+        ),
+    ],
+)
+def test_what_arrow_refuses_is_no_bug(store: WatchedStore, tables: list[pa.Table], words: str) -> None:
+    """Files whose columns pyarrow cannot unite, or whose values it cannot cast, are refused with advice."""
+    for table in tables:
+        _put(store, table)
+    with pytest.raises(InvalidOption, match=f"compacted by pyarrow: .*{words}.* Have Spark"):
+        compact(store, HOME)
+    assert len(files(store)) == len(tables)
 
 
 @pytest.mark.parametrize(

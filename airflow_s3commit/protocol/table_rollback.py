@@ -187,7 +187,7 @@ def plan_rollback(context: JobContext, to: int, seen: int | None = None) -> Chan
     for batch in in_batches(files_in(store, home, change.sources, change.returning), _BATCH):
         calls = [(file, Head(home.bucket, file.key)) for file in batch]
         for file, found in outcomes(store, calls, NoSuchKey):
-            if not isinstance(found, ObjectInfo) or not _is_intact(file, found):
+            if not isinstance(found, ObjectInfo) or not is_intact(file, found):
                 raise NotReversible(
                     f"the table cannot be rolled back to generation {to}:"
                     f" {join_uri(home.bucket, file.key)} is gone or changed; nothing was changed"
@@ -272,7 +272,8 @@ def _commit(table: Table, change: Change, options: JobOptions) -> Commit:
     )
 
 
-def _is_intact(file: FileEntry, found: ObjectInfo) -> bool:
+def is_intact(file: FileEntry, found: ObjectInfo) -> bool:
+    """Return whether an object is the file that was committed, and no other of the same size."""
     if file.upload and found.metadata.get(UPLOAD_METADATA) == file.upload:
         return found.size == file.size
     return found.size == file.size and (found.etag == file.etag if file.etag else not file.upload)

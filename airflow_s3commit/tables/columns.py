@@ -70,6 +70,18 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([rebuilt(field, partial(_storable, field.name)) for field in schema])
 
 
+def decoded(schema: pa.Schema) -> pa.Schema:
+    """Return a schema without dictionaries, whose indices may overflow, and without views, at any depth."""
+    return pa.schema([rebuilt(field, _decoded) for field in schema], schema.metadata)
+
+
+def _decoded(field: pa.Field) -> pa.Field:
+    kind = field.type.value_type if pt.is_dictionary(field.type) else field.type
+    if (pt.is_large_list(kind) or pt.is_fixed_size_list(kind)) and "dictionary<" in str(kind):
+        kind = pa.list_(kind.value_field)
+    return field.with_type({pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind))
+
+
 def in_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows in the types of a schema. Equal types are not cast: Arrow would break lists of nulls."""
     pairs = zip(rows.columns, schema.types, strict=True)

@@ -74,8 +74,10 @@ def dictionary_columns(table: pa.Table) -> list[str] | bool:
 
 def _repeats(column: pa.ChunkedArray) -> bool:
     sample, kind = column.slice(0, _SAMPLE_ROWS), column.type
-    may_have = not (pt.is_boolean(kind) or pt.is_null(kind))
-    return may_have and bool(pc.count_distinct(sample).as_py() * 2 <= len(sample))
+    with suppress(pa.ArrowNotImplementedError):  # as for extension types
+        may_have = not (pt.is_boolean(kind) or pt.is_null(kind))
+        return may_have and bool(pc.count_distinct(sample).as_py() * 2 <= len(sample))
+    return False
 
 
 @lru_cache(maxsize=4)
@@ -332,8 +334,6 @@ class Encoder:
 
     def write(self, table: pa.Table) -> None:
         """Write rows; raise `UnsupportedColumn` if the format cannot hold a value."""
-        if table.num_rows == 0:
-            return
         for name, column in zip(table.column_names, table.columns, strict=True):
             if self._options.format == "orc":
                 _check_calendar(name, column)

@@ -360,7 +360,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(  # noqa: PLR0917
 
 @pytest.mark.parametrize("fails_late", [False, True])
 def test_a_part_of_a_table_is_never_committed(job: Job, store: MemoryStore, *, fails_late: bool) -> None:
-    """After a write that fails between its files the attempt cannot be committed; before the first, it can."""
+    """An attempt whose write failed between its files commits nothing; before the first, nothing is lost."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"x": [1]})
