@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier, Context
 
 from airflow_s3commit._causes import whole_text
-from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
+from airflow_s3commit.exceptions import AlreadyCommitted, Refused, S3CommitError
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.operators.abort import KEPT, KILL_WINDOW, abort_until_quiet
+from airflow_s3commit.operators.setup import job_context
 from airflow_s3commit.templates import at_least, check_value, mapping, text, texts
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ _READERS: dict[str, Callable[[Any], object]] = {
 class AbortUploadsNotifier(BaseNotifier):
     """Aborts a run's jobs that did not commit; for ``on_failure_callback`` of a DAG or a task.
 
-    It leaves alone a job that the run's teardown has kept because the store failed the commit.
+    It leaves alone a job that the run's teardown has kept because the store failed the commit, and one that
+    was set up after the run that failed was cleared.
 
     Set it on the DAG: ``dagrun_timeout`` calls only the DAG's callback, and a task's callback also aborts the
     jobs of other groups and items, which may still run. It may be called repeatedly and does not change
@@ -153,7 +155,8 @@ class AbortUploadsNotifier(BaseNotifier):
         )
         # The hook reads its connection in this thread: Airflow answers no other thread.
         jobs = [hook.job(reference) for reference in references]
-        worker = threading.Thread(target=self._abort_all, args=(jobs, deadline), daemon=True)
+        started = job_context(context).get("run_started", "")
+        worker = threading.Thread(target=self._abort_all, args=(jobs, started, deadline), daemon=True)
         worker.start()
         # The time limit includes Airflow's requests for XComs and the connection, which may take seconds.
         worker.join(max(0.0, deadline - monotonic()))
@@ -162,20 +165,26 @@ class AbortUploadsNotifier(BaseNotifier):
                 "The abort did not end in time; a later teardown or a sweep aborts the remaining uploads"
             )
 
-    def _abort_all(self, jobs: list[Job], deadline: float) -> None:
+    def _abort_all(self, jobs: list[Job], started: str, deadline: float) -> None:
         def look() -> int:
-            found = [uploads for job in jobs if (uploads := self._abort(job)) is not None]
+            found = [uploads for job in jobs if (uploads := self._abort(job, started)) is not None]
             if not found:
-                raise AlreadyCommitted("every job of the run is committed")
+                raise AlreadyCommitted("every job of the run is left alone")
             return sum(found)
 
         with suppress(AlreadyCommitted):
             abort_until_quiet(look, kill_window=self.kill_window, log=self.log, until=deadline)
 
-    def _abort(self, job: Job) -> int | None:
-        """Abort a job; return the number of its uploads, 1 if the abort failed, None if it is committed."""
-        job_id = job.reference.job_id
+    def _abort(self, job: Job, started: str) -> int | None:
+        """Abort a job; return the number of its uploads, 1 if the abort failed, None if it is left alone."""
+        job_id, own = job.reference.job_id, ""
         try:
+            with suppress(Refused):  # the job has ended, or its record is gone
+                own = job.record().context.get("run_started", "")
+            if "" < started < own:
+                # Airflow may be half a minute late, when somebody has cleared the run.
+                self.log.info("Job %s is of the run since it was cleared; it is not aborted", job_id)
+                return None
             report = job.abort(reason="the run failed")
         except AlreadyCommitted:
             self.log.info("Job %s is committed; it is not aborted", job_id)

@@ -16,7 +16,7 @@ from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitSetupOperator
-from tests.airflow.runs import FLIGHTS, commit, new_context, pending, set_up, visible, write_stage
+from tests.airflow.runs import FLIGHTS, at, commit, new_context, pending, set_up, visible, write_stage
 
 
 def notifier(**arguments: Any) -> AbortUploadsNotifier:
@@ -310,6 +310,25 @@ def test_a_job_that_the_teardown_kept_is_left_alone(store, dag, xcoms, *, reason
     xcoms["nightly", "run", "abort", "abort_report"] = [{"job_id": reference["job_id"], "state": state}]
     notifier()({"dag": dag, "run_id": "run", "reason": reason})
     assert len(pending(store)) == left
+
+
+@pytest.mark.parametrize(
+    ("started", "left"), [(at(2013, 1, 1), 1), (at(2013, 1, 2), 0), (at(2013, 1, 3), 0), (None, 0)]
+)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_late_call_leaves_the_job_of_the_cleared_run_alone(
+    store, dag, xcoms, *, started, left, recorded
+) -> None:
+    """Airflow calls with the run as it was when it failed; the XCom has the job of the run's new life."""
+    reference = set_up(store, run_started="2013-01-02T00:00:00.000000+00:00")
+    write_stage(store, reference)
+    if not recorded:
+        for info in [*store.list_objects("lake", "flights/")]:
+            store.delete("lake", info.key)
+    xcoms["nightly", "run", "setup"] = [reference]
+    run = SimpleNamespace(run_id="run", start_date=started)
+    notifier()({"dag": dag, "run_id": "run", "reason": "task_failure", "dag_run": run})
+    assert len(pending(store)) == (left if recorded else 0)
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(1.0, 0), (6.0, 2), (20.0, 4)])
