@@ -115,7 +115,8 @@ class S3CommitGroup:
         """Return the environment of a program that is a stage, for ``s3commit put`` and ``s3commit seal``.
 
         The values are templates: pass them to a templated argument, such as ``env`` of ``BashOperator`` with
-        ``append_env=True``, or ``env_vars`` of a pod. Each try of the task is a separate attempt.
+        ``append_env=True``, or ``env_vars`` of a pod. Each try of the task is a separate attempt. Leave
+        ``render_template_as_native_obj`` to the DAG: the task must render as its DAG does.
 
         :param stage: The stage's name.
         """

@@ -158,7 +158,7 @@ class SealingOperator(CommitStepOperator):
                 )
             if last.get(stage, attempts[0]) not in attempts:
                 raise ValueError(
-                    f"try {last[stage]} of stage {stage} succeeded and sealed no output; that of"
+                    f"try {last[stage]} of stage {stage} was its last and sealed no output; that of"
                     f" {', '.join(attempts)} does not count. Make each try seal its output under its own"
                     " number, or leave out the stage's name if a try may use what an earlier one sealed."
                 )

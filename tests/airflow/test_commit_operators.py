@@ -109,7 +109,7 @@ def test_a_stage_with_a_name_is_its_last_try_only(store, context) -> None:
     reference = set_up(store)
     write_stage(store, reference, stage="emr", attempt="1")
     for state in ("success", "skipped"):
-        with pytest.raises(AirflowFailException, match=r"try 2 of stage emr succeeded.* 1 does not"):
+        with pytest.raises(AirflowFailException, match=r"try 2 of stage emr was its last.* 1 does not"):
             named(reference, context, ("emr", 2), emr_0=state).execute(context)
     write_stage(
         store, reference, stage="emr", attempt="2", files={f"{DAY}/2.txt": b"x", f"{DAY}/3.txt": b"x"}
