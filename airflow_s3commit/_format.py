@@ -105,6 +105,12 @@ def moment(milliseconds: int) -> str:
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def time_of(text: str) -> datetime:
+    """Read a time in ISO 8601, in UTC if it has no zone; any other text is a `ValueError`."""
+    known = datetime.fromisoformat(text)
+    return known if known.tzinfo else known.replace(tzinfo=UTC)
+
+
 def dollars(amount: float) -> str:
     """Return an amount in US dollars as ``$1,000.00``; below one cent ``<$0.01``."""
     return "<$0.01" if 0 < amount < _CENT else f"${amount:,.2f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain, islice, takewhile
 from typing import Any
 
@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from rich.console import RenderableType
 
 from airflow_s3commit._clock import SystemClock
-from airflow_s3commit._format import Column, age, moment, number, plain, several, shown, size
+from airflow_s3commit._format import Column, age, moment, number, plain, several, shown, size, time_of
 from airflow_s3commit.cli.command import Parsed, Session, flag, registry_option, store_command
 from airflow_s3commit.cli.output import BLANK, ExitCode, Rows, described, labelled, line
 from airflow_s3commit.exceptions import NoSuchKey, S3CommitError
@@ -210,10 +210,9 @@ def _since(text: str) -> int | datetime:
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        moment = datetime.fromisoformat(text)
+        return time_of(text)
     except ValueError:
         raise ValueError(f"{text!r} is neither a generation nor a time such as 2026-11-01T06:00") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 @store_command(

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from airflow_s3commit._clock import Clock
-from airflow_s3commit._format import moment, shortened
+from airflow_s3commit._format import moment, shortened, time_of
 from airflow_s3commit.exceptions import (
     AccessDenied,
     InvalidRecord,
@@ -423,10 +423,9 @@ def _seconds(moment: datetime | str | None) -> float | None:
     if moment is None:
         return None
     try:
-        known = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        return time_of(moment.isoformat() if isinstance(moment, datetime) else moment).timestamp()
     except ValueError as error:
         raise ValueError(f"the condition newer_than is {moment!r}; give a time in ISO 8601") from error
-    return (known if known.tzinfo else known.replace(tzinfo=UTC)).timestamp()
 
 
 def _found(manifest: Manifest) -> SearchResult:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from airflow_s3commit._format import Column, shortened
+from airflow_s3commit._format import Column, shortened, time_of
 from airflow_s3commit.exceptions import AuditFailed
 from airflow_s3commit.protocol.model.codec import Count, Plain
 from airflow_s3commit.protocol.model.destination import Destination, check_partition_names, partition_form
@@ -37,8 +37,8 @@ class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         partitions: Partitions that must have data, such as ``dt=2013-01-01``.
         only_partitions: Whether no other partition may have data.
         max_null_ratio: Maximum share of null values by column, from 0 to 1.
-        ranges: Minimum and maximum of the values by column, inclusive; None for no bound. Dates and times are
-            compared as ISO 8601 text, in the same form as the column's.
+        ranges: Minimum and maximum of the values by column, inclusive; None for no bound. Dates and times in
+            ISO 8601 are compared as times: a date is its beginning, and a time without a zone is in UTC.
         max_drift: Maximum relative difference between the number of rows and that of `commit_before`, in the
             partitions that both write, or else in all: 0.5 allows half up to one and a half times as many.
     """
@@ -232,8 +232,13 @@ def _at_most(lower: Any, upper: Any, column: ColumnStatistics) -> bool:
     if lower is None or upper is None:
         return True
     one, other = (value.isoformat() if hasattr(value, "isoformat") else value for value in (lower, upper))
-    if isinstance(one, str) and isinstance(other, str) and not column.decimal:
+    if isinstance(one, bool) and isinstance(other, bool):
         return one <= other
+    if isinstance(one, str) and isinstance(other, str) and not column.decimal:
+        try:
+            return time_of(one) <= time_of(other)
+        except ValueError:
+            return one <= other
     try:
         return Decimal(str(one)) <= Decimal(str(other))
     except InvalidOperation:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -20,6 +20,16 @@ COLUMNS = {
     "day": ColumnStatistics(values=100, nulls=0, least="2013-01-01", greatest="2013-01-02"),
     "delay": ColumnStatistics(values=100, nulls=0, least=-5, greatest=90.5),
     "fare": ColumnStatistics(values=100, nulls=0, least="9.50", greatest="100.00", decimal=True),
+    "late": ColumnStatistics(values=100, nulls=0, least=False, greatest=True),
+    "left": ColumnStatistics(
+        values=100, nulls=0, least="2013-01-01T03:00:00.000000", greatest="2013-01-02T00:00:00.000000"
+    ),
+    "landed": ColumnStatistics(
+        values=9,
+        nulls=0,
+        least="2013-01-01T03:00:00.000000+00:00",
+        greatest="2013-01-02T00:00:00.000000+00:00",
+    ),
     "blank": ColumnStatistics(values=0, nulls=100),
     "blob": ColumnStatistics(),
     "half": ColumnStatistics(values=100, nulls=0, least=1),
@@ -83,6 +93,11 @@ def passes(rules: dict[str, Any], sealed: SealReference | None = None, **known: 
         ({"ranges": {"delay": [None, 90]}}, False),
         ({"ranges": {"day": ["2013-01-01", "2013-01-31"]}}, True),
         ({"ranges": {"day": [date(2013, 1, 1), date(2013, 1, 1)]}}, False),
+        ({"ranges": {"day": ["2013-01-01 00:00:00+00:00", datetime(2013, 1, 2, tzinfo=UTC)]}}, True),
+        ({"ranges": {"day": ["2013-01-01T00:00:01", None]}}, False),
+        ({"ranges": {"late": [False, True]}}, True),
+        ({"ranges": {"late": [True, True]}}, False),
+        ({"ranges": {"late": [False, False]}}, False),
         ({"ranges": {"fare": [9, "100"]}}, True),
         ({"ranges": {"fare": [10, None]}}, False),
         ({"ranges": {"carrier": [1, 2]}}, False),
@@ -95,6 +110,33 @@ def passes(rules: dict[str, Any], sealed: SealReference | None = None, **known: 
 def test_every_rule_is_checked_against_the_seal(rules: dict[str, Any], passed: bool) -> None:
     """A value that meets a rule passes, bounds included; one that breaks it, or is not known, fails."""
     assert passes(rules) == passed
+
+
+@each("column", ["left", "landed"])
+@each(
+    ("bound", "at_least", "at_most"),
+    [
+        ("2013-01-01T03:00:00", True, False),
+        ("2013-01-01 03:00:00+00:00", True, False),
+        ("2013-01-01 06:00:00+00:00", False, False),
+        ("2013-01-01T06:00:00-05:00", False, False),
+        ("2012-12-31T22:00:00-05:00", True, False),
+        ("2012-12-31T21:59:00-05:00", True, False),
+        (datetime(2013, 1, 1, 3, tzinfo=UTC), True, False),
+        (datetime(2013, 1, 1, 3, 0, 1), False, False),
+        ("2013-01-01", True, False),
+        ("2013-01-02", False, True),
+        ("2013-01-02 00:00:00+00:00", False, True),
+        ("2013-01-02T00:00:00", False, True),
+        ("2013-01-02T01:00:00+01:00", False, True),
+        ("2013-01-02T00:59:59+01:00", False, False),
+        (datetime(2013, 1, 2, tzinfo=UTC), False, True),
+    ],
+)
+def test_times_are_compared_as_times(column: str, bound: Any, *, at_least: bool, at_most: bool) -> None:
+    """Whatever form a bound has, as Jinja renders it or with an offset; and bounds are inclusive."""
+    assert passes({"ranges": {column: [bound, None]}}) == at_least
+    assert passes({"ranges": {column: [None, bound]}}) == at_most
 
 
 @pytest.mark.parametrize("rule", [{"min_rows": 1}, {"max_rows": 1_000}, {"max_drift": 9}])
