@@ -289,10 +289,7 @@ def _batches(where: str, file: FileEntry, copy: IO[bytes], schema: pa.Schema) ->
     read = 0
     with closing(copy), pq.ParquetFile(copy) as parquet:
         leaves = (parquet.schema.column(number) for number in range(len(parquet.schema)))
-        types = [
-            *(f"{one.physical_type}/{one.logical_type}" for one in leaves),
-            *parquet.schema_arrow.types,
-        ]
+        types = [*(f"{one.physical_type}/{one.logical_type}" for one in leaves), *parquet.schema_arrow.types]
         # pyarrow would write INT96 times as another type; without a legacy key Spark would read other dates.
         odd = {key.decode() for key in parquet.metadata.metadata or () if key in _ENTRIES}
         odd.update(_TYPES.findall("\n".join(map(str, [*types, parquet.schema]))))

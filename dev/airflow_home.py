@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports
 from dev.airflow_api import AirflowApi
-from dev.programs import check_running, stop_all
+from dev.programs import check_running, stop_all, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,7 +123,7 @@ class AirflowHome:
         with os.fdopen(descriptor, "w") as file:
             json.dump({USER: self._password}, file)
         with self._program("db", "migrate") as migration:
-            if migration.wait(START_SECONDS):
+            if wait_for(migration, START_SECONDS):
                 raise ProgramFailed(f"airflow db migrate failed{migration.last_words()}")
         self._programs = [
             self._program("api-server"),

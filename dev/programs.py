@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -30,3 +31,18 @@ def check_running(programs: Iterable[Program]) -> None:
     for program in programs:
         if not program.running:
             raise ProgramFailed(f"{program.name} ended with {program.exit_code}{program.last_words()}")
+
+
+def wait_for(program: Program, timeout: float) -> int | None:
+    """Wait up to ``timeout`` seconds for a program to end by itself, and return its exit code.
+
+    Raises:
+        ProgramFailed: It still runs after the timeout.
+    """
+    deadline = time.monotonic() + timeout
+    while program.running:
+        if time.monotonic() > deadline:
+            raise ProgramFailed(f"{program.name} still runs after {timeout} s{program.last_words()}")
+        time.sleep(0.02)
+    program.stop()
+    return program.exit_code

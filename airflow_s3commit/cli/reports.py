@@ -222,7 +222,7 @@ def _since(text: str) -> int | datetime:
     s3commit log s3://lake/flights/ --partition dt=2026-11-01
     s3commit log s3://lake/flights/ --follow --since 41      all after 41, then new ones as they come
     s3commit log s3://lake/flights/ --json | jq '.commits[0].generation'
-    """,
+    """
 )
 @click.option(
     "--limit", type=click.IntRange(1, 10**9), default=20, metavar="N", help="How many commits to list."

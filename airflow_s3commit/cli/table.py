@@ -215,7 +215,7 @@ def rollback(session: Session, *, to: int, retain: str, dry_run: bool) -> ExitCo
     """
     s3commit repair s3://lake/flights/            what is damaged, what can be rebuilt, and what cannot
     s3commit repair s3://lake/flights/ --apply    rebuild it
-    """,
+    """
 )
 @apply_option("Rebuild the records")
 def repair(session: Session, *, apply: bool) -> ExitCode:
@@ -293,7 +293,7 @@ def compact(session: Session, *, retain: str, track_pending: str, **asked: Any) 
     """
     s3commit publish s3://lake/flights/               from now on other engines read it as a Delta table
     s3commit publish s3://lake/flights/ --ddl athena  how an engine gets to know it
-    """,
+    """
 )
 @click.option(
     "--ddl",

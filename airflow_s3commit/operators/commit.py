@@ -97,11 +97,7 @@ class S3CommitJobOperator(CompletingOperator):
     operator_extra_links = (ManifestLink(),)
 
     def __init__(
-        self,
-        *,
-        pin_preview: bool = True,
-        partition_asset: Asset | None = None,
-        **kwargs: Any,
+        self, *, pin_preview: bool = True, partition_asset: Asset | None = None, **kwargs: Any
     ) -> None:
         # A named parameter's default would replace Airflow's, and fail a mapped task.
         outlets = kwargs.pop("outlets", None)

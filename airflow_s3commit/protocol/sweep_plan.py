@@ -28,14 +28,7 @@ from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import TIME, Layout, job_key, receipt_key
 from airflow_s3commit.protocol.steps.files import freed_objects
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.sweep import (
-    Found,
-    Left,
-    find_left,
-    is_over,
-    judge,
-    retained_since,
-)
+from airflow_s3commit.protocol.steps.sweep import Found, Left, find_left, is_over, judge, retained_since
 from airflow_s3commit.store.base import ObjectStore, Upload
 
 #: Price of S3 Standard in us-east-1 for the first 50 TB, in US dollars per GB and month. Parts of pending

@@ -78,22 +78,6 @@ class Program:
         """The exit code, or 128 plus the number of the signal that ended the program; None while it runs."""
         return None if self._leash is None else self._leash.poll()
 
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait up to ``timeout`` seconds for the program to end by itself, and return its exit code.
-
-        Raises `ProgramFailed` if the program was not started, or still runs after the timeout.
-        """
-        if self._leash is None:
-            raise ProgramFailed(f"{self.name} was not started")
-        try:
-            # Popen.communicate would close the pipe that keeps the program alive.
-            return self._leash.wait(timeout)
-        except subprocess.TimeoutExpired as error:
-            raise ProgramFailed(f"{self.name} still runs after {timeout} s{self.last_words()}") from error
-        finally:
-            if not self.running:
-                self.stop()
-
     def ask_to_stop(self) -> None:
         """Begin to stop the program, without waiting for its end. Repeatable."""
         if self._leash is not None and self._leash.stdin is not None:

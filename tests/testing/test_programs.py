@@ -15,7 +15,7 @@ import pytest
 
 from airflow_s3commit.testing import ProgramFailed
 from airflow_s3commit.testing.programs import Program, free_ports
-from dev.programs import stop_all
+from dev.programs import stop_all, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,14 +60,14 @@ def test_exit_code_is_the_programs(tmp_path: Path) -> None:
     """A program's exit code reaches its owner through the leash."""
     probe = program(tmp_path / "log", "raise SystemExit(7)")
     probe.start()
-    assert probe.wait(30) == 7
+    assert wait_for(probe, 30) == 7
 
 
 def test_signal_shows_in_the_exit_code(tmp_path: Path) -> None:
     """A program that a signal ended has 128 plus the signal as its exit code."""
     probe = program(tmp_path / "log", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     probe.start()
-    assert probe.wait(30) == 128 + signal.SIGKILL
+    assert wait_for(probe, 30) == 128 + signal.SIGKILL
 
 
 @linux_only
@@ -172,7 +172,7 @@ def test_error_ends_with_the_log(tmp_path: Path) -> None:
         while "stuck here" not in (tmp_path / "log").read_text():
             os.sched_yield()
         with pytest.raises(ProgramFailed, match=re.compile("the probe still runs.*stuck here", re.DOTALL)):
-            probe.wait(0.01)
+            wait_for(probe, 0.01)
 
 
 def test_free_ports_differ() -> None:
