@@ -34,12 +34,14 @@ from airflow_s3commit.exceptions import InvalidOption, JobClosed, NoSuchJob, S3C
 from airflow_s3commit.present import MANIFEST_COLUMNS, amount, replacement
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.hadoop.jobs import HadoopJob, classify, find_hadoop_job, find_hadoop_jobs
+from airflow_s3commit.protocol.inspect.jobs import describe_job
 from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.context import has_object
 from airflow_s3commit.protocol.metadata.registry import failures_logged, register_destination
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
 from airflow_s3commit.protocol.model.destination import Destination, check_directories, hive_values, is_data
 from airflow_s3commit.protocol.model.job import AbortReport, Committer, ConflictMode
-from airflow_s3commit.protocol.model.layout import check_id, check_new_id, partition_of
+from airflow_s3commit.protocol.model.layout import check_id, check_new_id, is_canonical, job_key, partition_of
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.steps.log import find_head
 
@@ -281,16 +283,19 @@ def abort(session: Session, *, reason: str) -> ExitCode:
 
     None of its output is or becomes visible, also where an interrupted commit has published objects. Damaged
     records do not prevent it. The id cannot be used again, even if no job had it. May be repeated at any
-    time. A committed job is refused: s3commit rollback returns the table to an older generation. So is a
-    destination where no job was ever set up.
+    time. A committed job is refused: s3commit rollback returns the table to an older generation. So are a job
+    of a directory above or below, and a destination where no job was ever set up.
     """
-    home = session.destination
-    if not find_head(session.store, home):
+    store, home, job_id = session.store, session.destination, session.job_id or ""
+    if not (find_head(store, home) or has_object(store, home.bucket, job_key(home, job_id))):
         # A directory above or below may be meant, and an abort here must not discard its jobs' uploads.
-        raise NoSuchJob(
-            f"no job was ever set up at {home.uri}, so {session.job_id} is none of its: check DEST"
-        )
-    session.output.confirm(f"Abort job {session.job_id} on {session.destination.uri}?", yes=session.yes)
+        raise NoSuchJob(f"no job was ever set up at {home.uri}, so {job_id} is none of its: check DEST")
+    if not is_canonical(job_id):
+        try:
+            describe_job(store, home, job_id)
+        except NoSuchJob:
+            check_new_id(job_id)
+    session.output.confirm(f"Abort job {job_id} on {home.uri}?", yes=session.yes)
     with session.output.working("aborting"):
         report = session.job.abort(reason=reason)
     return report_ending(session, report)

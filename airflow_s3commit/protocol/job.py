@@ -14,14 +14,14 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import InvalidOption, JobClosed, NoSuchJob
 from airflow_s3commit.protocol.hadoop.adopt import refuse_end
 from airflow_s3commit.protocol.hadoop.jobs import find_hadoop_job
-from airflow_s3commit.protocol.metadata.context import Alone, JobContext, new_uuid, recorded
-from airflow_s3commit.protocol.metadata.pending_uploads import Progress
+from airflow_s3commit.protocol.metadata.context import Alone, JobContext, has_object, new_uuid, recorded
+from airflow_s3commit.protocol.metadata.pending_uploads import Progress, untracked_uploads
 from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, sealed_attempts
 from airflow_s3commit.protocol.model.codec import MIB
 from airflow_s3commit.protocol.model.delta import COMPACTION, SAME_ROWS
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord, JobReference, JobState
-from airflow_s3commit.protocol.model.layout import RECORD, Layout, check_new_id
+from airflow_s3commit.protocol.model.layout import RECORD, Layout, check_new_id, job_key
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
@@ -38,6 +38,7 @@ from airflow_s3commit.protocol.steps.setup import (
     job_record,
     never_set_up,
     open_job,
+    other_home,
 )
 from airflow_s3commit.protocol.steps.task_attempt import UPLOAD_THREADS, TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
@@ -393,14 +394,13 @@ class Job:
             AlreadyCommitted: The job is committed, or is a successful job of Hadoop.
             JobClosed: It is a job of Hadoop, which has published some of its output: adopt it.
             ForeignRecord: The job's record was copied here.
+            NoSuchJob: It is a job on a directory above or below.
             OutcomeUnknown: A response was lost; abort again.
         """
         # Read the record anew: if it was deleted with all of the destination, the log is gone too.
         context = with_readable_record(replace(self._context, record=None))
         if context.record is None:
-            theirs = find_hadoop_job(context.store, context.layout.destination, context.job_id)
-            if theirs is not None:
-                refuse_end(theirs)
+            _refuse_others(context)
         return abort(context, reason or "")
 
     def recover(self, *, progress: Callable[[Progress], object] | None = None) -> Manifest | AbortReport:
@@ -427,3 +427,14 @@ class Job:
         """Return the job's context with its record, which is read once; without one if the job has none."""
         self._context = recorded(self._context)
         return self._context
+
+
+def _refuse_others(context: JobContext) -> None:
+    """Raise if a job without a readable record here is Hadoop's and must not end, or of another place."""
+    store, home, job_id = context.store, context.layout.destination, context.job_id
+    if (theirs := find_hadoop_job(store, home, job_id)) is not None:
+        refuse_end(theirs)
+    elif has_object(store, home.bucket, job_key(home, job_id)) or look_up_end(context, None) is not None:
+        return
+    elif (place := other_home(context, [one.key for one in untracked_uploads(context)])) is not None:
+        raise NoSuchJob(f"job {job_id} is not on {home.uri}, but on {place.uri}: abort it there")

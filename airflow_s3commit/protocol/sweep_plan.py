@@ -23,11 +23,12 @@ from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tr
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.store_check import has_true_upload_times, probe_time, read_time
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.destination import Destination, directories_above, join_uri
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import State
-from airflow_s3commit.protocol.model.layout import TIME, Layout, job_key, receipt_key
+from airflow_s3commit.protocol.model.layout import TIME, Layout
 from airflow_s3commit.protocol.steps.files import freed_objects
 from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.setup import other_home
 from airflow_s3commit.protocol.steps.sweep import Found, Left, find_left, is_over, judge, retained_since
 from airflow_s3commit.store.base import ObjectStore, Upload
 
@@ -321,22 +322,18 @@ class Planner:
 
         Destinations nest: a job on a directory above or below has uploads here too, and its records there.
         """
-        store, home = self.context.store, self.context.layout.destination
+        job = replace(self.context, layout=found.layout)
         keys = [*(one.key for one in found.uploads), *(one.key for one in found.objects)]
         if found.records:
-            job = replace(self.context, layout=found.layout)
             recorded = list(tracked_uploads(job, found.layout.staging.prefix))
             if None in recorded:
                 # A job on another directory may have chosen this one for its staging.
                 return "its staging has a damaged record, or one of another destination: look, and abort it"
             keys += (upload.destinationKey for upload in recorded if upload is not None)
         if not keys:
-            return f"no record shows that it is a job on {home.uri}"
-        for place in directories_above(home.bucket, keys):
-            records = (job_key(place, found.job_id), receipt_key(place, found.job_id))
-            # Listed, because a role that is limited to the destination must not ask for what lies above.
-            if any(info.key == key for key in records for info in store.list_objects(place.bucket, key)):
-                return f"it is a job on {place.uri}: sweep that"
+            return f"no record shows that it is a job on {job.layout.destination.uri}"
+        if (place := other_home(job, keys)) is not None:
+            return f"it is a job on {place.uri}: sweep that"
         is_dated = found.records or found.objects or self._times_are_true
         return "" if is_dated else f"nobody knows it, but {_UNDATED}"
 

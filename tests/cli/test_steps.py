@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from airflow_s3commit import Destination, JobOptions, ObjectOptions
+from airflow_s3commit import Destination, Job, JobOptions, ObjectOptions
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown, StoreRejected, Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
@@ -22,7 +22,7 @@ from airflow_s3commit.tables.columns import from_text
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.cli.conftest import FILES, OLD, RunProgram, plain_json
-from tests.protocol.building import BUCKET, OURS, THEIRS, Crash, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Crash, Lake, an_id, named, once
 from tests.protocol.hadoop.dead_jobs import UUID, DeadJob
 
 SALES = "s3a://lake/sales/"
@@ -626,6 +626,43 @@ def test_an_abort_at_another_directory_discards_nothing(lake: Lake, run: RunProg
     assert result.exit_code == 3
     assert f"no job was ever set up at {lake.destination}{below}" in " ".join(result.stderr.split())
     assert (lake.everything(), lake.pending()) == before
+
+
+@pytest.mark.parametrize("place", ["s3://lake/", "s3://lake/flights/dt=1/"])
+def test_an_abort_at_a_table_above_or_below_discards_nothing(lake: Lake, run: RunProgram, place: str) -> None:
+    """Where another table has a log too, an abort there names the job's own table, and the job commits."""
+    # A table is set up before those below it.
+    for uri, job_id in sorted([(place, THEIRS), (lake.destination, OURS)]):
+        Job.setup(lake.store, uri, options=JobOptions(conflict_mode="append"), job_id=job_id)
+    lake.run_stage(lake.job(), FILES)
+    lake.job().seal()
+    before = lake.everything(), lake.pending()
+    result = run("abort", place, OURS)
+    assert result.exit_code == 3
+    assert f"not on {place}, but on {lake.destination}: abort it there" in " ".join(result.stderr.split())
+    assert (lake.everything(), lake.pending()) == before
+    assert lake.job().commit().counts.files == 2
+
+
+def test_a_job_is_aborted_although_its_log_was_deleted(lake: Lake, run: RunProgram) -> None:
+    """A job with a record belongs to its destination, whether or not there is a log."""
+    lake.sealed(FILES)
+    for key in lake.keys(f"{HOME}log/"):
+        lake.store.delete(BUCKET, key)
+    result = run("abort", lake.destination, OURS)
+    assert (result.exit_code, lake.pending()) == (0, [])
+    assert "2 uploads discarded" in result.stdout
+
+
+def test_a_mistyped_id_is_not_taken_for_another_job(lake: Lake, run: RunProgram) -> None:
+    """An abort by an id that nothing has, and no job can have, is refused, and leaves the log as it is."""
+    lake.sealed(FILES)
+    before = lake.everything()
+    for mistyped, words in ((OURS.upper(), f"write it as {OURS}"), (OURS[:8], "is not a UUID")):
+        result = run("abort", lake.destination, mistyped)
+        assert result.exit_code == 3
+        assert words in " ".join(result.stderr.split())
+    assert lake.everything() == before
 
 
 def test_abort_asks_a_person(lake: Lake, run: RunProgram) -> None:

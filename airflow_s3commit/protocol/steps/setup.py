@@ -6,7 +6,7 @@ The module also reads how far a job has got, by its records and by the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -43,9 +43,9 @@ from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.metadata.store_check import look_at_conditions, look_at_uploads
 from airflow_s3commit.protocol.model.codec import encode, sha256
-from airflow_s3commit.protocol.model.destination import directories_above, join_uri
+from airflow_s3commit.protocol.model.destination import Destination, directories_above, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, JobState
-from airflow_s3commit.protocol.model.layout import OLDER_DATA, job_key, owner_of
+from airflow_s3commit.protocol.model.layout import OLDER_DATA, job_key, owner_of, receipt_key
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord, StageSealRecord
 from airflow_s3commit.protocol.model.table import Commit, Entry
 from airflow_s3commit.protocol.steps.append import append, decide, entry_after, not_empty, refuse_tables
@@ -236,6 +236,20 @@ def never_set_up(context: JobContext) -> str:
         f" {join_uri(home.bucket, job_key(home, context.job_id))}, as an overwrite of a directory above does."
         " Set up a new job; s3commit sweep aborts the uploads of one whose record was deleted"
     )
+
+
+def other_home(context: JobContext, keys: Collection[str]) -> Destination | None:
+    """Return another directory above some keys where the job has a record or receipt; None without one.
+
+    Destinations nest, so uploads of a job on a directory above or below may lie within this one.
+    """
+    for place in directories_above(context.bucket, keys):
+        records = {job_key(place, context.job_id), receipt_key(place, context.job_id)}
+        # Listed, because a role that is limited to the destination must not ask for what lies above.
+        listed = (info.key for key in records for info in context.store.list_objects(place.bucket, key))
+        if place != context.layout.destination and not records.isdisjoint(listed):
+            return place
+    return None
 
 
 def after_write(context: JobContext) -> AbstractContextManager[None]:
