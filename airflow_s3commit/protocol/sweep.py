@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import AlreadyCommitted, NoSuchUpload, S3CommitError
+from airflow_s3commit.exceptions import AlreadyCommitted, NoSuchJob, NoSuchUpload, S3CommitError
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.registry import Registered, has_records, is_gone
@@ -172,7 +172,7 @@ def _noting(report: SweepReport, what: str) -> Iterator[None]:
     """Note an error of a removal instead of raising it."""
     try:
         yield
-    except AlreadyCommitted as error:
+    except (AlreadyCommitted, NoSuchJob) as error:
         report.skipped.append(LeftAlone(what=what, reason=str(error)))
     except S3CommitError as error:
         _fail(report, what, error)

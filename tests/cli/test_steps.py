@@ -932,6 +932,18 @@ def test_a_missing_job_is_a_finding(dead: DeadJob, run: RunProgram) -> None:
     assert dead.pending_keys()
 
 
+def test_an_abort_of_a_job_without_files_is_refused_as_its_dry_run_is(dead: DeadJob, run: RunProgram) -> None:
+    """Nobody takes a mistyped UUID for an abort; one that was adopted and aborted may be aborted again."""
+    before = dead.everything()
+    assert run("adopt", SALES, an_id("mistyped"), "--abort").exit_code == 1
+    result = run("adopt", SALES, an_id("mistyped"), "--abort", "--apply")
+    assert result.exit_code == 3
+    assert "has no files in" in result.stderr
+    assert dead.everything() == before
+    for _ in range(2):
+        assert run("adopt", SALES, UUID, "--abort", "--apply").exit_code == 0
+
+
 @pytest.mark.parametrize(
     "args",
     [

@@ -168,6 +168,7 @@ class Adoption:
 
         Raises:
             InvalidRecord: A file is damaged, or not Hadoop's. Nothing was changed.
+            NoSuchJob: There are no files of the job.
             AlreadyCommitted: The Hadoop job is successful, or it was adopted and committed.
             JobClosed: The job may be alive. Nothing was changed.
             JobMismatch: The job is one of ours.
@@ -183,8 +184,8 @@ class Adoption:
                     )
                     self._set_up(options, survey.own | survey.others_own)
                 self._copy(survey.found)
-            elif record is None and end is None and self._end() is None:
-                return AbortReport(uploads=0, objects=0)
+            elif record is None and end is None:
+                raise _no_files(self._survey.job)
         return abort(self._context, "adopted from Hadoop to be aborted")
 
     def clean_up(self) -> int:
@@ -382,14 +383,18 @@ def refuse_end(job: HadoopJob, *, adopts: bool = False, older_than: float = 0.0,
         )
 
 
+def _no_files(job: HadoopJob) -> NoSuchJob:
+    return NoSuchJob(
+        f"Hadoop job {job.job_id} has no files in {job.prefix}: it was cleaned up, or they are elsewhere, as"
+        " those of a staging committer are"
+    )
+
+
 def _refuse_commit(job: HadoopJob, *, accept_partial: bool, expect_tasks: int | None) -> None:
     """Raise if a job has no files or committed tasks, another number of tasks than expected, or gaps."""
     name = f"Hadoop job {job.job_id}"
     if not job.files:
-        raise NoSuchJob(
-            f"{name} has no files in {job.prefix}: it was cleaned up, or they are elsewhere, as those of a"
-            " staging committer are"
-        )
+        raise _no_files(job)
     if expect_tasks not in (None, job.pendingsets):
         raise AuditFailed(f"{name}: {job.pendingsets} tasks committed, but {expect_tasks} are expected")
     if not job.pendingsets:
