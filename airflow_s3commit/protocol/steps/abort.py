@@ -30,7 +30,7 @@ from airflow_s3commit.protocol.steps.append import end_job, ending
 from airflow_s3commit.protocol.steps.files import TableFiles, data_objects, files_of, written_here
 from airflow_s3commit.protocol.steps.finish import abort_pending, clean, list_staging
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.log import Log, find_end, find_head, read_entry, write_receipt
+from airflow_s3commit.protocol.steps.log import Log, find_end, find_head, is_in_log, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.protocol.steps.setup import begin_log
 from airflow_s3commit.store.base import ObjectInfo, ObjectToDelete
@@ -96,7 +96,8 @@ def undo(context: JobContext, entry: Entry) -> AbortReport:
 
 
 def _undo(context: JobContext, entry: Entry) -> AbortReport:
-    publish(context, entry)
+    if entry.published and is_in_log(context, entry):
+        publish(context, entry)
     # Before uploads are listed: a task attempt that records its output later finds the receipt.
     write_receipt(context.store, context.layout.destination, entry)
     staged = list_staging(context)

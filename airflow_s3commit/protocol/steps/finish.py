@@ -69,7 +69,7 @@ from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Entry, Left, Source, Table, UnownedObject
 from airflow_s3commit.protocol.steps.files import TableFiles, files_in, files_of, freed_objects
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_before, write_checkpoint
-from airflow_s3commit.protocol.steps.log import entry_times, read_entry, write_receipt
+from airflow_s3commit.protocol.steps.log import entry_times, is_in_log, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
 from airflow_s3commit.store.execute import in_batches, in_threads, outcomes
@@ -106,6 +106,22 @@ def finish(context: JobContext, entry: Entry, known: Known = Known()) -> None:
 
 
 def _finish(context: JobContext, entry: Entry, known: Known) -> None:
+    if known.counted is not None or is_in_log(context, entry):
+        _follow(context, entry, known)
+    write_receipt(context.store, context.layout.destination, entry)
+    staged = known.staged
+    if staged is None:
+        # After the receipt: a task attempt that records its output later than this listing finds the receipt.
+        staged = list_staging(context)
+        counted = _counted(context) if known.counted is None else known.counted
+        discarded = abort_pending(context, staged, counted)
+        if discarded:
+            logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)
+    clean(context, entry, staged)
+
+
+def _follow(context: JobContext, entry: Entry, known: Known) -> None:
+    """Change the table's directory as a commit's entry in the log demands: its version, files and markers."""
     commit = entry.commit
     assert commit is not None
     store, home = context.store, context.layout.destination
@@ -127,16 +143,6 @@ def _finish(context: JobContext, entry: Entry, known: Known) -> None:
     write_marker(context, context.layout.success, entry, lambda: first_keys(context, entry))
     if entry.marks:
         derive_markers(context, entry, {*commit.partitions, *commit.restores, *left.pieces})
-    write_receipt(store, home, entry)
-    staged = known.staged
-    if staged is None:
-        # After the receipt: a task attempt that records its output later than this listing finds the receipt.
-        staged = list_staging(context)
-        counted = _counted(context) if known.counted is None else known.counted
-        discarded = abort_pending(context, staged, counted)
-        if discarded:
-            logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)
-    clean(context, entry, staged)
 
 
 def _doomed(context: JobContext, entry: Entry, left: Left, *, is_first: bool) -> Iterator[ObjectToDelete]:
@@ -175,8 +181,8 @@ def _counted(context: JobContext) -> set[str]:
     try:
         stored = find_seal(context)
         return {key for key, _ in sealed_tasks(context, stored.record)} if stored is not None else set()
-    except InvalidRecord as error:
-        logger.info("%s: its seals are going: %s", context.name, error)
+    except (InvalidRecord, NoSuchBucket) as error:
+        logger.info("%s: its seals are going, or gone: %s", context.name, error)
         return set()
 
 

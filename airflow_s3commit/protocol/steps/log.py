@@ -195,6 +195,19 @@ def decode_entry(body: bytes, home: Destination, number: int) -> Read:
     return Read(entry, sha256(body))
 
 
+def is_in_log(context: JobContext, entry: Entry) -> bool:
+    """Return whether an entry, perhaps read from a receipt, is in the log, or only missing within it.
+
+    Nothing follows from one of a log that was deleted, whatever was begun in its place. Raises
+    `InvalidRecord` if the entry with its number is damaged.
+    """
+    store, home = context.store, context.layout.destination
+    try:
+        return read_entry(store, home, entry.number).entry.nonce == entry.nonce
+    except NoSuchKey:
+        return find_head(store, home) > entry.number
+
+
 def find_head(store: ObjectStore, home: Destination) -> int:
     """Return the number of the newest entry that a listing shows; 0 without one. It may lag.
 

@@ -236,7 +236,8 @@ def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
 def judge(found: Found, now: float, older_than: float) -> tuple[Action | None, str]:
     """Return what to do with what is left of a job at the store's time, or None to leave it, and why."""
     silent, end = f"its last sign of life was {found.silent(now):.0f} s ago", found.end
-    if found.problem:
+    # Of a job with a record only the bucket of its staging can be gone, which nobody needs after its end.
+    if found.problem and not (found.record and end):
         return None, f"its records cannot be read, so look and abort it: {found.problem}"
     if end is not None and end.kind == "abandon":
         return "abort", f"entry {end.number} has aborted it"

@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, OutcomeUnknown
+from airflow_s3commit.protocol.inspect.verify_table import verify
+from airflow_s3commit.protocol.repair import repair
 from airflow_s3commit.protocol.steps import finish
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named
 
 ENTRY = f"log/{2:020d}.json"
 
@@ -141,3 +143,41 @@ def test_an_object_that_is_put_again_stays_when_a_replace_is_finished_again(olde
         lake.sweep()
     assert not lake.pending()
     assert lake.data() == {named("dt=1/a"): b"1", "dt=1/x": b"same"}
+
+
+@each("by", ["commit", "sweep", "repair"])
+def test_a_committed_job_is_finished_although_the_bucket_of_its_staging_is_gone(by: str) -> None:
+    """After the entry nothing in the staging is needed: what finishes the job removes its other records."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1"}, staging="s3://other/jobs/")
+    lake.store.die("put", "_SUCCESS")
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    del lake.store.inner._buckets["other"]
+    if by == "commit":
+        lake.job().commit()
+    elif by == "sweep":
+        assert [one.action for one in lake.sweep().jobs] == ["finish"]
+    else:
+        assert repair(lake.store, lake.destination, dry_run=False, clock=lake.clock).is_sound
+    assert lake.keys(f"{HOME}open/") == []
+    assert lake.sweep().plan.left == []
+    assert f"{ROOT}_SUCCESS" in lake.keys("")
+
+
+@each("mode", ["append", "replace"])
+def test_nothing_follows_from_a_receipt_whose_log_was_deleted(mode: str) -> None:
+    """What a task of an older log's job left late is removed, and the newer log's table stays as it is."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"}, job_id=THEIRS).commit()
+    lake.sealed({"dt=1/b": b"2"}, conflict_mode=mode, committer="directory").commit()
+    for key in lake.keys(f"{HOME}log/"):
+        lake.store.delete(BUCKET, key)
+    lake.sealed({"dt=2/c": b"3"}, job_id=an_id("newer"), conflict_mode="append").commit()
+    before = lake.visible()
+    lake.stray(named("dt=1/late"))
+    report = lake.sweep(older_than=0)
+    assert ([one.job_id for one in report.jobs], report.failures) == ([OURS], [])
+    assert (lake.visible(), lake.pending()) == (before, [])
+    assert verify(lake.store, lake.destination).sound

@@ -193,6 +193,23 @@ def test_a_first_version_that_comes_meanwhile_is_no_other_program_s(when: str) -
     assert len(lake.check()[-1]) == (2 if when == "the same commit" else 3)
 
 
+def test_an_abort_by_a_receipt_of_an_older_log_publishes_nothing() -> None:
+    """Versions for other engines follow from the log that is there, not from what is left of an older one."""
+    lake = Lake()
+    lake.write("dt=1/a.parquet")
+    job = Job.setup(lake.store, URI, clock=lake.clock)
+    job.abort()
+    for prefix in ("flights/_s3commit/log/", LOG):
+        for info in list(lake.store.list_objects("lake", prefix)):
+            lake.store.delete("lake", info.key)
+    lake.write("dt=1/b.parquet", publish=None)
+    late = f"flights/dt=1/late-{job.reference.job_id}.parquet"
+    lake.store.create_upload("lake", late, metadata={}, content_type="x")
+    job.abort()
+    assert list(lake.store.list_uploads("lake", "")) == []
+    assert versions(lake.store, URI) == {}
+
+
 def test_what_other_engines_would_read_beyond_the_log_is_found() -> None:
     """Verify names a version of no entry and a missing checkpoint; publish stops at another's version."""
     lake = Lake()
