@@ -17,7 +17,7 @@ from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.testing import FaultyStore
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id, named
+from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Crash, Lake, an_id, named
 
 
 @each("count", [0, 1, 999, 1000, 1001, 1013, 2300, 13_500])
@@ -87,6 +87,7 @@ def test_a_job_ends_in_the_log_that_it_began_in(harm: str) -> None:
     lake, other = _grown("ours", 3), _grown("another", 5)
     job = lake.sealed({"dt=1/a": b"1"})
     base = job.record().base.number
+    lake.store_clock.advance(60)
     if harm == "another whole log":
         _put_log(lake, other, range(1, 7))
     elif harm == "its end":
@@ -105,6 +106,33 @@ def test_a_job_ends_in_the_log_that_it_began_in(harm: str) -> None:
         assert lake.keys(f"{HOME}log/") == entries
     assert lake.data().keys() - before.keys() <= {named("dt=1/a")}
     assert before.items() <= lake.data().items()
+
+
+@each("count", [1, 3])
+@each("by", ["abort", "sweep"])
+def test_a_job_whose_log_was_deleted_is_aborted_in_the_one_that_was_begun_anew(count: int, by: str) -> None:
+    """Shorter or longer than the job's own was, it takes the job's end, and keeps what it lists as older."""
+    lake = _grown("ours", 1)
+    job = lake.sealed({"dt=1/a": b"1"}, {"dt=1/b": b"2"}, conflict_mode="append")
+    lake.store.die("complete_upload", nth=2)
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    for key in lake.keys(f"{HOME}log/"):
+        lake.store.delete(BUCKET, key)
+    for clock in (lake.clock, lake.store_clock):
+        clock.advance(60)
+    for number in range(count):
+        lake.set_up(an_id(f"newer {number}")).abort()
+    before = lake.data()
+    assert before == {named("dt=1/0", an_id("ours 0")): b"1", named("dt=1/a"): b"1"}
+    with pytest.raises(InvalidRecord):
+        lake.job().commit()
+    if by == "abort":
+        lake.job().abort()
+    else:
+        assert [one.job_id for one in lake.sweep(older_than=0).jobs] == [OURS]
+    assert (lake.data(), lake.pending(), lake.keys(f"{HOME}open/")) == (before, [], [])
 
 
 def test_a_base_that_is_missing_is_named_with_what_to_do() -> None:
