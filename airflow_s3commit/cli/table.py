@@ -162,7 +162,8 @@ def _next_steps(report: TableReport, commands: CommandLines) -> Iterator[NextSte
     if report.unfinished:
         yield NextStep("see what the unfinished jobs do", commands.line("jobs"))
     if report.leftovers:
-        yield NextStep("finish the jobs that ended", commands.line("sweep", "--older-than", "7d"))
+        words = "finish the jobs that ended; what a sweep leaves of committed ones, delete by hand"
+        yield NextStep(words, commands.line("sweep", "--older-than", "7d"))
 
 
 @store_command(

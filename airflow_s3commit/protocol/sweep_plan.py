@@ -277,7 +277,7 @@ class Planner:
                 action, why = self._judge_hadoops(found, classify(job))
                 uploads = job.others if action == "discard" else job.pending + job.others
                 stored = job.bytes if action == "abort" else 0
-        elif action == "abort" and not found.is_known and (reason := self._why_not_ours(found)):
+        elif action and (reason := self._why_not_ours(found)):
             action, why = None, reason
         if action is None:
             self.leave(name_of_job(found.job_id, found.layout.staging.uri), why)
@@ -318,10 +318,12 @@ class Planner:
         return "abort", f"{why}, and its last sign of life was {found.silent(self.time):.0f} s ago"
 
     def _why_not_ours(self, found: Found) -> str:
-        """Return why a silent job with neither record nor end here is left alone; empty if it is not.
+        """Return why a job without a record here, or of another staging than its end, is left; empty if not.
 
         Destinations nest: a job on a directory above or below has uploads here too, and its records there.
         """
+        if found.record is not None or (found.is_known and not found.is_elsewhere):
+            return ""
         job = replace(self.context, layout=found.layout)
         keys = [*(one.key for one in found.uploads), *(one.key for one in found.objects)]
         if found.records:

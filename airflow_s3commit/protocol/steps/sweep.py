@@ -39,7 +39,7 @@ from airflow_s3commit.protocol.model.table import Entry, Retained, Table
 from airflow_s3commit.protocol.steps.abort import abort, undo
 from airflow_s3commit.protocol.steps.append import TRIES, append, entry_after
 from airflow_s3commit.protocol.steps.files import TableFiles, data_objects, freed_objects, written_here
-from airflow_s3commit.protocol.steps.finish import finish
+from airflow_s3commit.protocol.steps.finish import abort_pending, clean, finish, list_staging
 from airflow_s3commit.protocol.steps.fold import newest_entry, read_table, write_checkpoint
 from airflow_s3commit.protocol.steps.log import Log, entry_times, find_receipt
 from airflow_s3commit.protocol.steps.publish import publish, publish_if_missing
@@ -98,6 +98,11 @@ class Found:
     def is_known(self) -> bool:
         """Whether the job has a record or an end here."""
         return bool(self.record or self.end or self.problem)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its end names another staging than the one that was listed."""
+        return self.end is not None and self.end.staging not in ("", self.layout.staging.uri)
 
     def silent(self, now: float) -> float:
         """Return the seconds since the last sign of life."""
@@ -186,9 +191,10 @@ def find_end(store: ObjectStore, found: Found, newest: Entry | None) -> None:
     home = found.layout.destination
     try:
         is_newest = newest is not None and newest.job_id == found.job_id
-        found.end = newest if is_newest else find_receipt(store, home, found.job_id)
-        if found.end is not None and found.record is None and found.end.staging:
-            found.layout = Layout(home, Destination.parse(found.end.staging), found.job_id)
+        found.end = end = newest if is_newest else find_receipt(store, home, found.job_id)
+        is_found = found.record is not None or not found.layout.is_below_destination
+        if end is not None and end.staging and not is_found:
+            found.layout = Layout(home, Destination.parse(end.staging), found.job_id)
     except (InvalidDestination, InvalidRecord) as error:
         found.problem = str(error)
 
@@ -242,9 +248,9 @@ def judge(found: Found, now: float, older_than: float) -> tuple[Action | None, s
     if end is not None and end.kind == "abandon":
         return "abort", f"entry {end.number} has aborted it"
     if end is not None:
-        taken = "its files have left the table, and a release deletes them"
+        beside = "no table has what is left of it; what s3commit verify names as left over, delete by hand"
         is_left = found.is_more_than_objects
-        return ("finish", f"entry {end.number} has committed it") if is_left else (None, taken)
+        return ("finish", f"entry {end.number} has committed it") if is_left else (None, beside)
     if not found.is_more_than_objects and not found.objects:
         return None, "its files were copied here: no job of this destination wrote them"
     if found.silent(now) < older_than:
@@ -262,6 +268,11 @@ def carry_out(context: JobContext, found: Found, why: str) -> AbortReport:
     job, end = replace(context, layout=found.layout), found.end
     if found.record is not None:
         job = job.as_recorded(found.record)
+    if end is not None and found.is_elsewhere:
+        # A damaged record had hidden this staging from the end.
+        staged = list_staging(job)
+        abort_pending(job, staged)
+        clean(job, end, staged)
     if end is not None and end.kind == "commit":
         finish(job, end)
         return AbortReport(uploads=0, objects=0)

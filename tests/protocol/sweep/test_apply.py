@@ -12,7 +12,9 @@ import pytest
 from airflow_s3commit.exceptions import AccessDenied, JobClosed, S3CommitError, Unavailable
 from airflow_s3commit.protocol.doctor.policy import iam_policies
 from airflow_s3commit.protocol.inspect.jobs import list_jobs
+from airflow_s3commit.protocol.inspect.verify_table import verify
 from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.removal import object_metadata
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import OLDER_DATA
@@ -321,6 +323,29 @@ def test_what_outlived_its_record_in_a_staging_elsewhere_is_found_by_the_root() 
     assert lake.pending() == [f"trains/{named('dt=1/a.parquet', an_id('guest'))}"]
 
 
+def test_a_staging_elsewhere_that_a_damaged_record_hid_from_the_abort_is_removed() -> None:
+    """A sweep of its root removes what the end could not find, and nothing of a job that is not of here."""
+    lake = Lake()
+    job = _staged_elsewhere("ours")["ours"](lake)
+    lake.run_task(job, {"dt=1/a.parquet": b"1"})
+    lake.store.put(BUCKET, lake.open_key(job_id=an_id("ours")), b"{damaged")
+    lake.job(an_id("ours")).abort()
+    guests = {}
+    for place in ("trains/", "flights/sub/"):
+        job_id = an_id(place)
+        # Somebody has spent the id here.
+        lake.job(job_id).abort()
+        guest = Job.setup(lake.store, f"s3://lake/{place}", job_id=job_id, options=ELSEWHERE)
+        guests[f"__magic_job-{job_id}"] = lake.run_stage(guest, {"dt=1/a.parquet": b"1"})
+    pending = lake.pending()
+    lake.store_clock.advance(9 * DAY)
+    report = lake.sweep(staging_root=ELSEWHERE.staging)
+    assert [done.job_id for done in report.jobs] == [an_id("ours")]
+    assert lake.sweep(staging_root=ELSEWHERE.staging).plan.jobs == []
+    left = {info.key.split("/")[1] for info in lake.store.list_objects("other", "staging/")}
+    assert (left, lake.pending()) == (guests.keys(), pending)
+
+
 def test_a_job_whose_staging_bucket_is_gone_holds_nobody_up() -> None:
     """Its uploads are aborted by name; until then a sweep and the list of jobs say what is wrong with it."""
     lake = Lake()
@@ -403,6 +428,20 @@ def test_what_is_in_the_destination_beside_the_sealed_files_goes_with_its_job() 
     lake.store_clock.advance(DAY)
     assert [done.objects for done in lake.sweep().jobs] == [len(FILES)]
     assert lake.visible() == before
+
+
+def test_what_only_a_person_can_delete_is_named_as_that() -> None:
+    """A late object of a committed job is in no table: verify and a sweep name it, and say what to do."""
+    lake = Lake()
+    lake.sealed(FILES).commit()
+    key, made = f"{ROOT}{named('dt=9/late.parquet')}", object_metadata(FLIGHTS, OURS, "late")
+    upload_id = lake.store.create_upload(BUCKET, key, metadata=made, content_type="x")
+    lake.store.upload_part(BUCKET, key, upload_id, 1, b"late")
+    complete(lake.store, key, upload_id)
+    lake.store_clock.advance(2 * DAY)
+    report = lake.sweep()
+    assert (report.jobs, "left over, delete by hand" in _left(report.plan)) == ([], True)
+    assert verify(lake.store, FLIGHTS).leftover_count == 1
 
 
 def test_an_object_is_a_sign_of_life() -> None:
