@@ -21,11 +21,11 @@ from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import LOG, Layout, entry_key, job_key, partition_of
 from airflow_s3commit.protocol.model.table import Entry, Table
 from airflow_s3commit.protocol.steps import checkpoint
-from airflow_s3commit.protocol.steps.abort import undo
-from airflow_s3commit.protocol.steps.finish import derive_markers, finish, first_keys, write_marker
+from airflow_s3commit.protocol.steps.finish import derive_markers, first_keys, write_marker
 from airflow_s3commit.protocol.steps.fold import entries_after
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.protocol.steps.publish import publish
+from airflow_s3commit.protocol.steps.sweep import carry_out
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -168,7 +168,4 @@ def _derive(context: JobContext, key: str, cure: Cure, number: int) -> None:
 def _finish(context: JobContext, check: LogCheck, job_id: str) -> None:
     """Do again all that follows the entry of a job."""
     entry = read_entry(context.store, context.layout.destination, check.ended[job_id].number).entry
-    found = check.open[job_id]
-    job = replace(context, layout=found.layout).in_staging(entry.staging)
-    job = job if found.record is None else job.as_recorded(found.record)
-    finish(job, entry) if entry.commit is not None else undo(job, entry)
+    carry_out(context, replace(check.open[job_id], end=entry), "")

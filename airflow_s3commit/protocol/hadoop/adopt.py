@@ -185,7 +185,8 @@ class Adoption:
                     self._set_up(options, survey.own | survey.others_own)
                 self._copy(survey.found)
             elif record is None and end is None:
-                raise _no_files(self._survey.job)
+                # It has no files, and this says so.
+                _refuse_commit(survey.job, accept_partial=True, expect_tasks=None)
         return abort(self._context, "adopted from Hadoop to be aborted")
 
     def clean_up(self) -> int:
@@ -383,18 +384,14 @@ def refuse_end(job: HadoopJob, *, adopts: bool = False, older_than: float = 0.0,
         )
 
 
-def _no_files(job: HadoopJob) -> NoSuchJob:
-    return NoSuchJob(
-        f"Hadoop job {job.job_id} has no files in {job.prefix}: it was cleaned up, or they are elsewhere, as"
-        " those of a staging committer are"
-    )
-
-
 def _refuse_commit(job: HadoopJob, *, accept_partial: bool, expect_tasks: int | None) -> None:
     """Raise if a job has no files or committed tasks, another number of tasks than expected, or gaps."""
     name = f"Hadoop job {job.job_id}"
     if not job.files:
-        raise _no_files(job)
+        raise NoSuchJob(
+            f"{name} has no files in {job.prefix}: it was cleaned up, or they are elsewhere, as those of a"
+            " staging committer are"
+        )
     if expect_tasks not in (None, job.pendingsets):
         raise AuditFailed(f"{name}: {job.pendingsets} tasks committed, but {expect_tasks} are expected")
     if not job.pendingsets:

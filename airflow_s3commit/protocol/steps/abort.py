@@ -7,18 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 from airflow_s3commit._causes import noting
-from airflow_s3commit.exceptions import (
-    AlreadyCommitted,
-    ForeignRecord,
-    InvalidRecord,
-    NoSuchKey,
-    OutcomeUnknown,
-)
+from airflow_s3commit.exceptions import AlreadyCommitted, ForeignRecord, InvalidRecord, OutcomeUnknown
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming, recorded
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.removal import (
@@ -29,14 +23,14 @@ from airflow_s3commit.protocol.metadata.removal import (
 )
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
-from airflow_s3commit.protocol.model.layout import LOG, is_list, job_key, lists_prefix, owner_of
+from airflow_s3commit.protocol.model.layout import is_list, lists_prefix, owner_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Entry, Source
 from airflow_s3commit.protocol.steps.append import end_job, ending
 from airflow_s3commit.protocol.steps.files import TableFiles, data_objects, files_of, written_here
 from airflow_s3commit.protocol.steps.finish import abort_pending, clean, list_staging
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.log import Log, find_end, is_in_log, read_entry, write_receipt
+from airflow_s3commit.protocol.steps.log import Log, find_end, is_erased, is_in_log, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.protocol.steps.setup import begin_log
 from airflow_s3commit.store.base import ObjectInfo, ObjectToDelete
@@ -56,7 +50,7 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
         context = with_readable_record(replace(context, alone=""))
         job = context.record
         # If the log was deleted since the job's setup, nobody could end the job from its base on.
-        log = Log(context, None if job is None or _is_log_gone(context, job) else job.base)
+        log = Log(context, None if job is None or is_erased(context, job) else job.base)
         begin_log(context, log)
         end = log.read() or find_end(context) or abandon(context, log, job, why)
         if end.kind == "commit":
@@ -64,24 +58,6 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
                 f"{context.name} is committed, as entry {end.number} of the log; it cannot be aborted"
             )
         return undo(context, end)
-
-
-def _is_log_gone(context: JobContext, job: JobRecord) -> bool:
-    """Return whether the log was deleted since a job's setup, and perhaps begun anew.
-
-    One that was cut, or that an older one was put in place of, may be restored: nobody can tell from it
-    whether the job is committed.
-    """
-    store, home = context.store, context.layout.destination
-    with suppress(NoSuchKey, InvalidRecord):
-        if read_entry(store, home, job.base.number).sha256 == job.base.sha256:
-            return False
-    oldest = next(iter(store.list_objects(home.bucket, home.key(LOG), recursive=False)), None)
-    if oldest is None:
-        return True
-    records = store.list_objects(home.bucket, job_key(home, context.job_id))
-    is_newer = any(info.modified < oldest.modified for info in records)
-    return is_newer and read_entry(store, home, 1).entry.since > job.created
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -32,6 +33,7 @@ from airflow_s3commit.protocol.model.layout import (
     checkpoint_number,
     entry_key,
     entry_number,
+    job_key,
     receipt_key,
 )
 from airflow_s3commit.protocol.model.table import Entry, Table
@@ -206,6 +208,24 @@ def is_in_log(context: JobContext, entry: Entry) -> bool:
         return read_entry(store, home, entry.number).entry.nonce == entry.nonce
     except NoSuchKey:
         return find_head(store, home) > entry.number
+
+
+def is_erased(context: JobContext, job: JobRecord) -> bool:
+    """Return whether the log was deleted since a job's setup, and perhaps begun anew.
+
+    One that was cut, or that an older one was put in place of, may be restored: nobody can tell from it
+    whether the job is committed.
+    """
+    store, home = context.store, context.layout.destination
+    with suppress(NoSuchKey, InvalidRecord):
+        if read_entry(store, home, job.base.number).sha256 == job.base.sha256:
+            return False
+    oldest = next(iter(store.list_objects(home.bucket, home.key(LOG), recursive=False)), None)
+    if oldest is None:
+        return True
+    records = store.list_objects(home.bucket, job_key(home, context.job_id))
+    is_newer = any(info.modified < oldest.modified for info in records)
+    return is_newer and read_entry(store, home, 1).entry.since > job.created
 
 
 def find_head(store: ObjectStore, home: Destination) -> int:

@@ -268,20 +268,22 @@ def carry_out(context: JobContext, found: Found, why: str) -> AbortReport:
     job, end = replace(context, layout=found.layout), found.end
     if found.record is not None:
         job = job.as_recorded(found.record)
+    report = AbortReport(uploads=0, objects=0)
+    if end is not None and end.kind == "commit":
+        finish(job, end)
+    else:
+        report = undo(job, end) if end is not None else abort(job, why)
+        with after_effect(f"{job.name} is aborted, and some of its files may be visible", "sweep again"):
+            # What the job has in the destination beside its sealed files, which are gone by now.
+            left = written_here(job, found.job_id, found.objects)
+            late = delete_objects(job, (ObjectToDelete(info.key, info.etag) for info in left), "metadata")
+        report = AbortReport(uploads=report.uploads, objects=report.objects + late)
     if end is not None and found.is_elsewhere:
         # A damaged record had hidden this staging from the end.
         staged = list_staging(job)
         abort_pending(job, staged)
         clean(job, end, staged)
-    if end is not None and end.kind == "commit":
-        finish(job, end)
-        return AbortReport(uploads=0, objects=0)
-    report = undo(job, end) if end is not None else abort(job, why)
-    with after_effect(f"{job.name} is aborted, and some of its files may be visible", "sweep again"):
-        # What the job has in the destination beside its sealed files, which are gone by now.
-        left = written_here(job, found.job_id, found.objects)
-        late = delete_objects(job, (ObjectToDelete(info.key, info.etag) for info in left), "metadata")
-    return AbortReport(uploads=report.uploads, objects=report.objects + late)
+    return report
 
 
 def release(context: JobContext, now: float) -> int:
