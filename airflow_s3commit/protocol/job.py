@@ -430,11 +430,14 @@ class Job:
 
 
 def _refuse_others(context: JobContext) -> None:
-    """Raise if a job without a readable record here is Hadoop's and must not end, or of another place."""
+    """Raise if a job without a record here is Hadoop's and must not be aborted, or of another destination."""
     store, home, job_id = context.store, context.layout.destination, context.job_id
+    if has_object(store, home.bucket, job_key(home, job_id)):
+        # It is damaged, and the job is ours: adopted, if it was Hadoop's.
+        return
     if (theirs := find_hadoop_job(store, home, job_id)) is not None:
         refuse_end(theirs)
-    elif has_object(store, home.bucket, job_key(home, job_id)) or look_up_end(context, None) is not None:
-        return
-    elif (place := other_home(context, [one.key for one in untracked_uploads(context)])) is not None:
+    elif look_up_end(context, None) is None and (
+        place := other_home(context, [one.key for one in untracked_uploads(context)])
+    ):
         raise NoSuchJob(f"job {job_id} is not on {home.uri}, but on {place.uri}: abort it there")

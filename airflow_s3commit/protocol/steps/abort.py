@@ -13,7 +13,7 @@ from functools import partial
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.exceptions import AlreadyCommitted, ForeignRecord, InvalidRecord, OutcomeUnknown
-from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming, recorded
+from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, has_object, naming, recorded
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.removal import (
     abort_uploads,
@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.metadata.removal import (
 )
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
-from airflow_s3commit.protocol.model.layout import is_list, lists_prefix, owner_of
+from airflow_s3commit.protocol.model.layout import is_list, job_key, lists_prefix, owner_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Entry, Source
 from airflow_s3commit.protocol.steps.append import end_job, ending
@@ -100,7 +100,7 @@ def _undo(context: JobContext, entry: Entry) -> AbortReport:
     # Before uploads are listed: a task attempt that records its output later finds the receipt.
     write_receipt(context.store, context.layout.destination, entry)
     staged = list_staging(context)
-    if context.record is not None and context.record.adopted:
+    if _is_adopted(context):
         uploads, objects = _undo_adopted(context, staged)
     else:
         uploads = abort_pending(context, staged)
@@ -112,6 +112,16 @@ def _undo(context: JobContext, entry: Entry) -> AbortReport:
     clean(context, entry, staged)
     logger.info("%s: aborted, %d uploads, %d objects taken back", context.name, uploads, objects)
     return AbortReport(uploads=uploads, objects=objects)
+
+
+def _is_adopted(context: JobContext) -> bool:
+    """Return whether Hadoop named the job's output: by its record; if that is damaged, by its staging."""
+    if context.record is not None:
+        return context.record.adopted
+    key = job_key(context.layout.destination, context.job_id)
+    prefixes = (f"{context.layout.stages}hadoop", context.layout.staging.key("job-"))
+    listed = (context.store.list_objects(context.staging_bucket, prefix) for prefix in prefixes)
+    return has_object(context.store, context.bucket, key) and any(True for found in listed for _ in found)
 
 
 def _undo_adopted(context: JobContext, staged: list[str] | None) -> tuple[int, int]:

@@ -281,6 +281,25 @@ def test_an_aborted_job_stays_aborted(layout: str) -> None:
     assert dead.keys() == after
 
 
+@LAYOUTS
+def test_a_half_published_job_whose_record_is_damaged_is_taken_back(layout: str) -> None:
+    """What the staging names goes, by its content alone: another writer's object at such a key stays."""
+    dead = dead_job(layout)
+    theirs = f"{ROOT}day=18/part-00000.parquet"
+    faulty = FaultyStore(dead.store)
+    faulty.before = lambda call: faulty.crash() if call.verb == "put" and f"log/{2:020}" in call.key else None
+    with pytest.raises(Crash):
+        Adoption(faulty, dead.destination, **place(dead, layout)).commit()
+    assert len(dead.visible()) == 3
+    dead.store.put(BUCKET, theirs, b"newer")
+    dead.store.put(BUCKET, f"{ROOT}_s3commit/open/{UUID}/job.json", b"{damaged")
+    staging = f"s3://{BUCKET}/{MAGIC}"
+    reference = JobReference(job_id=UUID, destination=f"s3://{BUCKET}/{ROOT}", staging=staging)
+    assert Job.at(dead.store, reference).abort().objects == 2
+    assert dead.visible() == {theirs: b"newer"}
+    assert (dead.pending_keys(), dead.keys(MAGIC), dead.keys(f"{ROOT}_s3commit/open/")) == ([], [], [])
+
+
 def test_what_is_left_after_an_abort_is_aborted_too() -> None:
     """A second abort handles a pendingset that a surviving Hadoop task writes after the first."""
     dead = DeadJob.magic()
