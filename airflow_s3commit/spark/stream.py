@@ -259,8 +259,8 @@ def _is_committed(job: Job) -> bool:
     if state is not None and state.finished:
         return state.state == "committed"
     if state is not None and state.state in ("sealed", "committed"):
-        # Its output is complete; another process may abort it, or an upload may be gone.
-        with suppress(JobClosed, JobFailed):
+        # Its output is complete; another process may abort it, an upload may be gone, or the table refuse it.
+        with suppress(InvalidOption, JobClosed, JobFailed):
             job.commit()
             return True
     try:

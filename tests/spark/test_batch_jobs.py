@@ -7,9 +7,10 @@ from itertools import count, product
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
+import pyarrow as pa
 import pytest
 
-from airflow_s3commit import Destination, Job, JobOptions, MemoryStore
+from airflow_s3commit import Destination, Job, JobOptions, MemoryStore, latest_manifest, write_table
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, S3CommitError
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.spark.stream import STAGE, Batch, begin_batch, commit_batch, refuse_passed
@@ -226,3 +227,22 @@ def test_options_may_change_while_an_attempt_is_partly_set_up() -> None:
         attempted(faulty, lambda store: begin_batch(store, BATCH, OTHER, uuid4().hex))
         run(store)
         check(store)
+
+
+def test_a_batch_that_the_table_refuses_is_written_anew() -> None:
+    """A driver dies after it has sealed columns that no commit takes, and the query is mended: it goes on."""
+    store = MemoryStore()
+    options = JobOptions(conflict_mode="append", publish="delta")
+    write_table(pa.table({"v": [1]}), "s3://lake/t/", store=store, job_options=options)
+    for values in (["a text"], [2]):
+        token = uuid4().hex
+        job = begin_batch(store, BATCH, options, token)
+        assert job is not None
+        with job.task_attempt(STAGE, token, "0", "1") as attempt:
+            attempt.write_table(pa.table({"v": values}))
+            task = attempt.commit()
+        job.seal_stage(STAGE, token, [task])
+        job.seal([(STAGE, token)])
+    assert commit_batch(job, token, [task]).counts.rows == 1
+    assert begin_batch(store, BATCH, options, token) is None
+    assert latest_manifest(store, "s3://lake/t/").job_id == job.reference.job_id
