@@ -89,8 +89,10 @@ def _optional(schema: pa.Schema) -> pa.Schema:
 
 @lru_cache(maxsize=4)
 def _leaves_with_bounds(schema: pa.Schema) -> list[str]:
-    """Return the paths of the leaves that are not floats."""
-    return [path for column in schema for path, kind in leaves(column) if not pt.is_floating(kind)]
+    """Return the paths of the leaves that are not floats, nor named like one: a field, and a column "a.b"."""
+    found = [leaf for column in schema for leaf in leaves(column)]
+    floats = {path for path, kind in found if pt.is_floating(kind)}
+    return [path for path, _ in found if path not in floats]
 
 
 #: Rows of JSON that are rendered at once.

@@ -55,7 +55,14 @@ def test_no_float_has_bounds_in_the_footer() -> None:
     """Arrow's bounds leave NaN out, which is Spark's greatest number: by them Spark would lose rows."""
     floats = [1.0, float("nan")]
     table = pa.table(
-        {"f": floats, "n": [1, 2], "s": [{"f": f, "n": 1} for f in floats], "l": [[f] for f in floats]}
+        {
+            "f": floats,
+            "n": [1, 2],
+            "s": [{"f": f, "n": 1} for f in floats],
+            "l": [[f] for f in floats],
+            # Arrow knows this column by the same path as the field.
+            "s.f": [1, 2],
+        }
     )
     group = pq.ParquetFile(encode(table)).metadata.row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]
