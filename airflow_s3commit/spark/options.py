@@ -36,12 +36,8 @@ PartitionOverwriteMode: TypeAlias = Literal["static", "dynamic"]
 SaveMode: TypeAlias = Literal["append", "overwrite", "errorifexists", "error", "ignore"]
 
 CONFLICT_MODES: dict[str, ConflictMode] = {
-    "append": "append",
-    "overwrite": "replace",
-    "errorifexists": "fail",
-    "error": "fail",
-    "ignore": "fail",
-}
+    "append": "append", "overwrite": "replace", "errorifexists": "fail", "error": "fail", "ignore": "fail",
+}  # fmt: skip
 
 #: Spark's own default mode.
 DEFAULT_MODE: SaveMode = "errorifexists"

@@ -63,8 +63,10 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
     A type that Spark lacks is replaced by an equivalent one: a dictionary by its values, a time by
     microseconds.
 
-    Raises `UnsupportedColumn` if a type has no equivalent, or two columns have the same name.
+    Raises `UnsupportedColumn` if there is no column, a type has no equivalent, or two have the same name.
     """
+    if not schema.names:
+        raise UnsupportedColumn("the table has no columns, and its rows would be lost: give it one")
     if len(set(schema.names)) < len(schema.names):
         raise UnsupportedColumn(f"two columns have the same name: {', '.join(schema.names)}; rename one")
     return pa.schema([rebuilt(field, partial(_storable, field.name)) for field in schema])
@@ -98,10 +100,11 @@ def _storable(column: str, field: pa.Field) -> pa.Field:
     elif pt.is_timestamp(kind):
         kind = pa.timestamp("us", kind.tz)
     elif pt.is_decimal(kind):
-        if kind.precision > _DECIMAL_DIGITS:
-            raise UnsupportedColumn(
-                f"column {column!r} has decimals of more than {_DECIMAL_DIGITS} digits: round them"
+        if kind.precision > _DECIMAL_DIGITS or kind.scale < 0:
+            what = (
+                f"decimals of more than {_DECIMAL_DIGITS} digits" if kind.scale >= 0 else f"the type {kind}"
             )
+            raise UnsupportedColumn(f"column {column!r} has {what}: round or cast them first")
         kind = pa.decimal128(kind.precision, kind.scale)
     elif not any(is_kind(kind) for is_kind in _AS_THEY_ARE):
         # No list views: Arrow's casts read beyond their offsets. Run-end encodings it does not cast at all.
@@ -115,14 +118,14 @@ def _storable(column: str, field: pa.Field) -> pa.Field:
 
 
 _AS_THEY_ARE = (
-    pt.is_integer, pt.is_float32, pt.is_float64, pt.is_boolean, pt.is_null, pt.is_time, pt.is_struct,
-    pt.is_map,
+    pt.is_integer, pt.is_float32, pt.is_float64, pt.is_boolean, pt.is_null, pt.is_struct, pt.is_map,
 )  # fmt: skip
 
 _STORED = (
     (pa.string(), (pt.is_string, pt.is_large_string, pt.is_string_view)),
     (pa.binary(), (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)),
     (pa.date32(), (pt.is_date,)),
+    (pa.time64("us"), (pt.is_time,)),
     (pa.float32(), (pt.is_float16,)),
 )
 
@@ -209,19 +212,10 @@ def _spark_type(kind: pa.DataType) -> str | dict[str, Any]:
 
 
 _SPARK_NAMES = {
-    pa.int8(): "byte",
-    pa.int16(): "short",
-    pa.int32(): "integer",
-    pa.int64(): "long",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.bool_(): "boolean",
-    pa.date32(): "date",
-    pa.string(): "string",
-    pa.large_string(): "string",
-    pa.binary(): "binary",
-    pa.large_binary(): "binary",
-}
+    pa.int8(): "byte", pa.int16(): "short", pa.int32(): "integer", pa.int64(): "long",
+    pa.float32(): "float", pa.float64(): "double", pa.bool_(): "boolean", pa.date32(): "date",
+    pa.string(): "string", pa.large_string(): "string", pa.binary(): "binary", pa.large_binary(): "binary",
+}  # fmt: skip
 
 
 def from_text(text: str, where: str) -> WrittenSchema:
@@ -462,9 +456,7 @@ def _moment(value: dt.datetime) -> str:
 
 
 _RENDERERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] = (
-    (pt.is_string, str),
-    (pt.is_large_string, str),
-    (pt.is_integer, str),
+    *((is_kind, str) for is_kind in (pt.is_string, pt.is_large_string, pt.is_integer)),
     (pt.is_boolean, lambda value: "true" if value else "false"),
     (pt.is_date32, dt.date.isoformat),
     (lambda kind: pt.is_decimal(kind) and 0 <= kind.scale <= _MOST_SCALE, str),

@@ -164,6 +164,8 @@ def read_fields(options: Mapping[str, str], known: Sequence[Option]) -> dict[str
         if option.field in found:
             raise InvalidOption(f"option {name} is given twice, also as {names[option.field]}")
         names[option.field] = option.name
+        if not isinstance(value, str):
+            raise InvalidOption(f"option {option.name} is of type {type(value).__name__}: give it as text")
         try:
             found[option.field] = option.read(value)
         except (ValueError, Refused) as error:
@@ -220,12 +222,8 @@ _PARQUET_CODECS = {
 }
 
 _ORC_CODECS = {
-    "zstd": Codec("zstd", ".zstd"),
-    "snappy": Codec("snappy", ".snappy"),
-    "zlib": Codec("zlib", ".zlib"),
-    "lz4": Codec("lz4", ".lz4"),
-    "none": Codec("uncompressed", ""),
-    "uncompressed": Codec("uncompressed", ""),
+    **{name: Codec(name, f".{name}") for name in ("zstd", "snappy", "zlib", "lz4")},
+    **dict.fromkeys(("none", "uncompressed"), Codec("uncompressed", "")),
 }
 
 _TEXT_CODECS = {"none": Codec("none", ""), "uncompressed": Codec("none", ""), "gzip": Codec("gzip", ".gz")}
@@ -336,7 +334,7 @@ def parse_table_options(
                 f" {chosen}"
             )
     if partition_by is not None:
-        fields["partition_by"] = tuple(partition_by)
+        fields["partition_by"] = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     made = TableOptions(**fields)
     if made.codec not in made.file_format.codecs:
         names = ", ".join(made.file_format.codecs)

@@ -11,6 +11,7 @@ import re
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, chain
@@ -37,39 +38,45 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.sealed_job import Columns
     from airflow_s3commit.tables.options import TableOptions
 
-#: Rows that are cast at once: a table in memory may be one large batch.
-_ROWS = 65_536
+#: Rows, and their bytes with each value of a dictionary once, that are cast at once, at most.
+_ROWS, _BYTES = 8_192, 8 * 2**20
 
 
 def _reader_of(data: Any) -> pa.RecordBatchReader:
-    """Return a reader of a table of pyarrow, pandas, polars, DuckDB, or any library with Arrow's C interface.
-
-    The index of a pandas table is not among its columns.
-    """
-    if type(data).__module__.partition(".")[0] == "pandas":
+    """Return a reader of a table of any library with Arrow's C interface, or of pandas, without its index."""
+    bases = [(one.__module__.partition(".")[0], one.__name__) for one in type(data).__mro__]
+    if ("pandas", "DataFrame") in bases:
         return pa.Table.from_pandas(data, preserve_index=False).to_reader()
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
-    if hasattr(data, "__arrow_c_array__"):
-        return pa.Table.from_batches([pa.record_batch(data)]).to_reader()
+    if ("polars", "DataFrame") in bases and "Object" in map(str, data.dtypes):
+        raise UnsupportedColumn("a column of polars has Python objects, and Arrow only their addresses")
+    with suppress(pa.ArrowInvalid):  # a single column has a stream too
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(data)
+        if hasattr(data, "__arrow_c_array__"):
+            return pa.Table.from_batches([pa.record_batch(data)]).to_reader()
     raise TypeError(
-        f"{type(data).__name__} is not a table: it has no __arrow_c_stream__; pass a table of pyarrow, pandas"
-        " or polars, or a DuckDB relation such as con.sql(...)"
+        f"{type(data).__name__} is not a table: it has no __arrow_c_stream__ of rows; pass a table of"
+        " pyarrow, pandas or polars, or a DuckDB relation such as con.sql(...)"
     )
 
 
 def _stored_rows(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the batches in a schema's types; refuse a value that does not fit, such as nanoseconds."""
     for whole in reader:
-        for batch in pa.Table.from_batches([whole]).to_batches(max_chunksize=_ROWS):
+        rows = max(min(_ROWS, _BYTES * whole.num_rows // max(whole.nbytes, 1)), 1)
+        columns = [_decodable(column) for column in whole.columns]
+        for batch in pa.Table.from_arrays(columns, schema.names).to_batches(max_chunksize=rows):
             columns = [_stored(column, field) for column, field in zip(batch.columns, schema, strict=True)]
             yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
 
 
 def _stored(column: pa.Array, field: pa.Field) -> pa.ChunkedArray:
+    if column.offset and column.type in (pa.large_string(), pa.large_binary()):
+        # Arrow takes the offsets in the whole for the length of the slice, which has a limit.
+        column = pa.concat_arrays([column, column[:0]])
     try:
         # The cast of a table checks more than that of an array.
-        return in_types(pa.table([_decodable(column)], names=[field.name]), pa.schema([field])).column(0)
+        return in_types(pa.table([column], names=[field.name]), pa.schema([field])).column(0)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, IndexError) as error:
         raise UnsupportedColumn(
             f"column {field.name!r} cannot be written without loss ({error}): round or cast it first"

@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from decimal import Decimal
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -24,7 +25,8 @@ from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.steps.fold import manifest_files
 from airflow_s3commit.protocol.write_job import write_table
 from airflow_s3commit.store.memory import MemoryStore
-from airflow_s3commit.tables.columns import UnsupportedColumn, UnsupportedPartition
+from airflow_s3commit.tables import write as write_module
+from airflow_s3commit.tables.columns import UnsupportedColumn, UnsupportedPartition, stored_schema
 from airflow_s3commit.tables.encoder import Encoder, check_columns
 from airflow_s3commit.tables.options import FORMATS, TableOptions
 from airflow_s3commit.tables.write import file_stem
@@ -91,12 +93,17 @@ class OneBatch:
         return TABLE.to_batches()[0].__arrow_c_array__(requested_schema)
 
 
+class Frame(pd.DataFrame):
+    """A table of a library that extends pandas."""
+
+
 def _tables() -> Iterator[Any]:
     frame = pd.DataFrame({"dt": ["a", "b", "a"], "x": [1, 2, 3]}, index=["p", "q", "r"])
     yield pytest.param(TABLE, id="table")
     yield pytest.param(TABLE.to_batches()[0], id="batch")
     yield pytest.param(OneBatch(), id="array")
     yield pytest.param(frame, id="pandas")
+    yield pytest.param(Frame(frame), id="a subclass")
     yield pytest.param(frame.astype({"dt": "category"}), id="categories")
     # As polars hands over a categorical.
     views = pa.array(["a", "b"]).cast(pa.string_view())
@@ -113,6 +120,36 @@ def test_every_library_speaks_arrow(job: Job, table: Any) -> None:
     files = write(job, table, partition_by=["dt"])
     assert rows(files) == Counter({("dt=a", 1): 1, ("dt=a", 3): 1, ("dt=b", 2): 1})
     assert {tuple(pq.read_schema(io.BytesIO(body)).names) for body in files.values()} == {("x",)}
+
+
+def test_one_name_is_one_partition_column(job: Job) -> None:
+    """A text in the place of a list of names is one name, not one for each character."""
+    table = TABLE.append_column("d", TABLE["dt"]).append_column("t", TABLE["dt"])
+    assert {path.rpartition("/")[0] for path in write(job, table, partition_by="dt")} == {"dt=a", "dt=b"}
+
+
+def test_python_objects_of_polars_are_refused(job: Job) -> None:
+    """Arrow's interface has their addresses in this process, as bytes."""
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame([polars.Series("o", [{1}], polars.Object)])
+    with (
+        job.task_attempt("load", "1", "0", "1") as attempt,
+        pytest.raises(UnsupportedColumn, match="objects"),
+    ):
+        attempt.write_table(frame)
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.large_binary(), pa.string_view()])
+def test_wide_rows_of_one_batch_are_cast_a_few_at_a_time(
+    store: MemoryStore, kind: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text takes as much memory as it has bytes, so rows are counted by them, from any place on."""
+    monkeypatch.setattr(write_module, "_BYTES", 1_000)
+    table = pa.table({"x": pa.array([f"{number:0400}" for number in range(9)]).cast(kind)})
+    schema = stored_schema(table.schema)
+    batches = list(write_module._stored_rows(table.to_reader(), schema))
+    assert max(batch.num_rows for batch in batches) == 2
+    assert pa.Table.from_batches(batches).equals(table.cast(schema))
 
 
 def test_a_relation_and_a_reader_are_read_once_and_streamed(job: Job) -> None:
@@ -228,6 +265,8 @@ def test_types_become_what_readers_know_without_rounding(job: Job) -> None:
             "n": pa.array([[Decimal("1.5")]], pa.large_list(pa.decimal256(20, 2))),
             "half": pa.array([1.5], pa.float16()),
             "day": pa.array([dt.date(2020, 1, 1)], pa.date64()),
+            "s": pa.array([dt.time(1)], pa.time32("s")),
+            "t": pa.array([dt.time(1)], pa.time64("ns")),
         }
     )
     (body,) = write(job, table).values()
@@ -237,13 +276,12 @@ def test_types_become_what_readers_know_without_rounding(job: Job) -> None:
         pa.list_(pa.field("element", pa.decimal128(20, 2))),
         pa.float32(),
         pa.date32(),
+        *[pa.time64("us")] * 2,
     ]
-    late = pa.table({"ns": pa.array([1_001], pa.timestamp("ns"))})
-    with (
-        job.task_attempt("more", "1", "0", "1") as attempt,
-        pytest.raises(UnsupportedColumn, match=r"'ns' .*would lose data"),
-    ):
-        attempt.write_table(late)
+    with job.task_attempt("more", "1", "0", "1") as attempt:
+        for kind, form in product((pa.timestamp("ns"), pa.time64("ns")), ("parquet", "json")):
+            with pytest.raises(UnsupportedColumn, match=r"'ns' .*would lose data"):
+                attempt.write_table(pa.table({"ns": pa.array([1_001], kind)}), format=form)
 
 
 def test_types_of_other_libraries_are_replaced_at_any_depth(job: Job) -> None:
@@ -299,6 +337,20 @@ def test_columns_that_delta_lacks_are_refused_before_any_upload(
         (TABLE, {"partition_by": ["day"]}, UnsupportedPartition, "'day' is not among dt, x"),
         (TABLE, {"partition_by": ["dt", "x"]}, UnsupportedPartition, "none is left for the files"),
         ([1, 2], {}, TypeError, "list is not a table"),
+        *((one, {}, TypeError, "is not a table") for one in (pd.Series([1]), TABLE["x"])),
+        *(
+            (table, {"format": form}, UnsupportedColumn, "has no columns")
+            for form in FORMATS
+            for table in (pa.table({}), pd.DataFrame(index=[1, 2]))
+        ),
+        *(
+            (TABLE, {"options": {name: value}}, InvalidOption, f"option {name} is .*: give it as text")
+            for name, value in (("maxRecordsPerFile", 1_000), ("compression", None), ("openFiles", True))
+        ),
+        (
+            pa.table({"d": pa.array([None], pa.decimal128(5, -2))}), {},
+            UnsupportedColumn, r"'d' has the type decimal128\(5, -2\)",
+        ),
         (pa.table({"d": pa.array([1], pa.duration("s"))}), {}, UnsupportedColumn, r"duration\[s\]"),
         (pa.table({"l": [[1]]}), {"format": "csv"}, UnsupportedColumn, "cannot write to CSV"),
         (pa.table({"t": [dt.time(1)]}), {"format": "orc"}, UnsupportedColumn, "cannot write to ORC"),

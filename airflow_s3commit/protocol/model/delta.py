@@ -41,7 +41,8 @@ _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 
 #: What to do about files whose columns are unknown.
 UNKNOWN_COLUMNS = (
-    "write Parquet files with write_table, write_pending or df.write, and replace those of others"
+    "write Parquet files of at most 1,000 columns with write_table, write_pending or df.write, and replace"
+    " those of others"
 )
 
 #: Spark's name of an unknown type: that of partition columns of files that no writer described.
