@@ -330,7 +330,7 @@ class Planner:
             recorded = list(tracked_uploads(job, found.layout.staging.prefix))
             if None in recorded:
                 # A job on another directory may have chosen this one for its staging.
-                return "its staging has a damaged record, or one of another destination: look, and abort it"
+                return "its staging has a damaged record, or one of another destination: look whose it is"
             keys += (upload.destinationKey for upload in recorded if upload is not None)
         if not keys:
             return f"no record shows that it is a job on {job.layout.destination.uri}"

@@ -218,14 +218,16 @@ def is_erased(context: JobContext, job: JobRecord) -> bool:
     """
     store, home = context.store, context.layout.destination
     with suppress(NoSuchKey, InvalidRecord):
+        # A store that remembers what it wrote forgets by this what is gone.
+        store.head(home.bucket, entry_key(home, job.base.number))
         if read_entry(store, home, job.base.number).sha256 == job.base.sha256:
             return False
     oldest = next(iter(store.list_objects(home.bucket, home.key(LOG), recursive=False)), None)
-    if oldest is None:
-        return True
     records = store.list_objects(home.bucket, job_key(home, context.job_id))
-    is_newer = any(info.modified < oldest.modified for info in records)
-    return is_newer and read_entry(store, home, 1).entry.since > job.created
+    return oldest is None or (
+        any(info.modified < oldest.modified for info in records)
+        and read_entry(store, home, 1).entry.since > job.created
+    )
 
 
 def find_head(store: ObjectStore, home: Destination) -> int:

@@ -10,6 +10,7 @@ import pytest
 from airflow_s3commit import Job
 from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.inspect.jobs import latest_endings
+from airflow_s3commit.protocol.metadata.context import Alone
 from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
 from airflow_s3commit.protocol.steps.fold import newest_entry, read_table
 from airflow_s3commit.protocol.steps.log import find_head, find_receipt
@@ -133,6 +134,17 @@ def test_a_job_whose_log_was_deleted_is_aborted_in_the_one_that_was_begun_anew(c
     else:
         assert [one.job_id for one in lake.sweep(older_than=0).jobs] == [OURS]
     assert (lake.data(), lake.pending(), lake.keys(f"{HOME}open/")) == (before, [], [])
+
+
+@each("alone", ["driver", "writer"])
+def test_a_process_that_remembers_a_deleted_log_begins_another_at_its_start(alone: Alone) -> None:
+    """The abort of a job whose destination was deleted leaves no log that lacks its first entry."""
+    lake = Lake()
+    job = Job.setup(lake.store, lake.destination, alone=alone)
+    for key in lake.keys(f"{HOME}log/"):
+        lake.store.delete(BUCKET, key)
+    job.abort()
+    assert [entry["number"] for entry in lake.entries()] == [1, 2]
 
 
 def test_a_base_that_is_missing_is_named_with_what_to_do() -> None:
