@@ -35,6 +35,7 @@ from airflow_s3commit.protocol.sweep_plan import (
     plan_sweep,
 )
 from airflow_s3commit.store.base import Abort, ObjectStore
+from airflow_s3commit.store.execute import until_outage
 
 
 class SweepReport(Plain, Struct, kw_only=True):
@@ -157,14 +158,17 @@ def _abort_orphans(now: Planner, report: SweepReport) -> None:
     names = {one.upload_id: name_of_upload(bucket, one.key, one.upload_id) for one in planned}
     for upload_id in names.keys() - still:
         gone = "it is gone, or a job claims it now"
-        report.skipped.append(LeftAlone(what=names[upload_id], reason=gone))
+        report.skipped.append(LeftAlone(what=names.pop(upload_id), reason=gone))
     calls = [(one, Abort(bucket, one.key, one.upload_id)) for one in planned if one.upload_id in still]
-    for upload, outcome in now.context.store.perform(calls):
+    for upload, outcome in until_outage(now.context.store, calls):
+        name = names.pop(upload.upload_id)
         if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchUpload):
-            _fail(report, names[upload.upload_id], outcome)
+            report.failures.append(LeftAlone(what=name, reason=described(outcome)))
         else:
             report.uploads += 1
             report.bytes += upload.bytes
+    untried = "left, because the store fails"
+    report.failures += [LeftAlone(what=name, reason=untried) for name in names.values()]
 
 
 @contextmanager
@@ -175,11 +179,7 @@ def _noting(report: SweepReport, what: str) -> Iterator[None]:
     except (AlreadyCommitted, NoSuchJob) as error:
         report.skipped.append(LeftAlone(what=what, reason=str(error)))
     except S3CommitError as error:
-        _fail(report, what, error)
-
-
-def _fail(report: SweepReport, what: str, error: S3CommitError) -> None:
-    report.failures.append(LeftAlone(what=what, reason=described(error)))
+        report.failures.append(LeftAlone(what=what, reason=described(error)))
 
 
 class RegisteredSweep(NamedTuple):

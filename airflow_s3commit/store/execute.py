@@ -181,6 +181,16 @@ def outcomes(
         yield tag, outcome
 
 
+def until_outage(store: ObjectStore, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
+    """Make the calls and yield their outcomes in any order; stop after four failures in a row, an outage."""
+    failed = 0
+    for tag, outcome in store.perform(calls):
+        yield tag, outcome
+        failed = failed + 1 if isinstance(outcome, OutcomeUnknown | Unavailable) else 0
+        if failed == 4:  # noqa: PLR2004 - each has taken all its retries
+            return
+
+
 def one_by_one(store: ObjectStore, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
     """Make the calls in order, in the caller's thread."""
     for tag, call in calls:

@@ -45,7 +45,7 @@ from airflow_s3commit.store.base import (
     ObjectStore,
     ObjectToDelete,
 )
-from airflow_s3commit.store.execute import in_batches, outcomes
+from airflow_s3commit.store.execute import in_batches, outcomes, until_outage
 
 logger = logging.getLogger(__name__)
 
@@ -328,23 +328,23 @@ def _delete_batch(context: JobContext, bucket: str, doomed: list[ObjectToDelete]
 def abort_uploads(context: JobContext, uploads: Iterable[PendingId]) -> int:
     """Abort uploads of the job, and return how many. Repeatable.
 
-    Tries all of them, then raises the first error of one that could not be aborted.
+    Tries all of them, unless the store fails, then raises the first error of one that could not be aborted.
     """
     calls = (
         (upload, Abort(upload.bucket, upload.key, upload.upload_id))
         for upload in uploads
         if _may_destroy(context, Thing("upload", upload.bucket, upload.key, upload.proof))
     )
-    done, failed = 0, 0
+    done = 0
     first: S3CommitError | None = None
-    for upload, outcome in context.store.perform(calls):
+    for upload, outcome in until_outage(context.store, calls):
         if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchUpload):
             logger.warning("%s: could not abort the upload of %s: %s", context.name, upload.key, outcome)
-            first, failed = first or outcome, failed + 1
+            first = first or outcome
         else:
             done += 1
     if first is not None:
-        first.add_note(f"{failed} uploads could not be aborted and may stay pending; {done} were aborted")
+        first.add_note(f"at least {done} uploads were aborted; the others may stay pending")
         raise first
     return done
 

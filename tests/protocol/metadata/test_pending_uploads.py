@@ -37,6 +37,7 @@ from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.testing import StoreCall
+from airflow_s3commit.testing.faulty_store import Effect, Fault, FaultyStore
 from tests.cases import each
 from tests.fakes import ManualClock
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, named, once
@@ -460,6 +461,23 @@ def test_all_aborts_are_tried() -> None:
     lake.store.rest()
     assert abort_uploads(lake.context(), ids) == 4
     assert abort_uploads(lake.context(), ids) == 4
+    assert lake.pending() == []
+
+
+@pytest.mark.parametrize("effect", ["refuse", "lose-answer"])
+def test_in_an_outage_no_more_aborts_are_tried(effect: Effect) -> None:
+    """While the store fails few aborts wait for it, and the error says what is done; the next does all."""
+    lake = Lake()
+    ids = [
+        PendingId(BUCKET, name, lake.store.create_upload(BUCKET, name, metadata={}, content_type="a/b"))
+        for name in (f"{ROOT}{named(str(number))}" for number in range(40))
+    ]
+    store = FaultyStore(lake.store, Fault(effect, "abort_upload", nth=11, times=None))
+    with pytest.raises((Unavailable, OutcomeUnknown)) as caught:
+        abort_uploads(replace(lake.context(), store=store), ids)
+    assert caught.value.__notes__ == ["at least 10 uploads were aborted; the others may stay pending"]
+    assert len(store.struck) < 10
+    assert abort_uploads(lake.context(), ids) == 40
     assert lake.pending() == []
 
 

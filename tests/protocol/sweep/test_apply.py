@@ -616,6 +616,20 @@ def test_an_orphan_that_cannot_be_aborted_is_a_failure() -> None:
     assert lake.sweep().uploads == 1
 
 
+def test_in_an_outage_no_more_orphans_are_tried() -> None:
+    """While the store fails few aborts wait for it, and each orphan that is left is a failure."""
+    lake = Lake()
+    for number in range(20):
+        lake.stray(f"dt=1/{number:02}")
+    lake.store_clock.advance(DAY)
+    store = FaultyStore(lake.store, Fault("refuse", "abort_upload", "*/dt=1/*", nth=3, times=None))
+    report = apply_sweep(store, _plan(lake, older_than=60.0), clock=lake.clock)
+    assert (report.uploads, len(report.failures), report.skipped) == (2, 18, [])
+    assert len({failure.what for failure in report.failures}) == 18
+    assert [call.verb for call in store.calls].count("abort_upload") < 10
+    assert lake.sweep().uploads == 18
+
+
 def test_older_than_cannot_be_negative() -> None:
     """A negative age is refused before any request."""
     with pytest.raises(ValueError, match="older_than"):
