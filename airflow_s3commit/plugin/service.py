@@ -111,9 +111,10 @@ def read_places(text: str) -> list[RegisteredDestination]:
 _REUSE_SECONDS = 60
 
 
-@lru_cache(maxsize=256)
-def _hook(aws_conn_id: str | None, seconds: float, _period: int) -> S3CommitHook:
-    return S3CommitHook(aws_conn_id, retry_deadline=seconds, timeout=seconds)
+@lru_cache(maxsize=1)
+def _hooks(_period: int) -> Callable[..., S3CommitHook]:
+    """Return a cache of hooks that goes away, with their connections, when another period begins."""
+    return lru_cache(maxsize=256)(S3CommitHook)
 
 
 def connect(aws_conn_id: str | None, seconds: float) -> ObjectStore:
@@ -122,7 +123,8 @@ def connect(aws_conn_id: str | None, seconds: float) -> ObjectStore:
     A request takes at most these seconds, with its retries. Raises `S3CommitError`.
     """
     try:
-        return _hook(aws_conn_id, seconds, int(monotonic() // _REUSE_SECONDS)).store
+        hooks = _hooks(int(monotonic() // _REUSE_SECONDS))
+        return hooks(aws_conn_id, retry_deadline=seconds, timeout=seconds).store
     except S3CommitError:
         raise
     except AirflowException as error:

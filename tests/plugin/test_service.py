@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,6 +18,7 @@ from airflow_s3commit.plugin.service import (
     DestinationService,
     StillRunning,
     TimedStore,
+    connect,
     read_places,
 )
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
@@ -173,6 +176,19 @@ class StillClock:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+
+
+def test_a_connection_lasts_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store is reused for a minute, and then it is gone, with its connections and all other memory."""
+    minute = [0.0]
+    monkeypatch.setattr("airflow_s3commit.plugin.service.monotonic", lambda: minute[0] * 60.0)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    kept = weakref.ref(connect(None, 4.0))
+    assert connect(None, 4.0) is kept() is not connect(None, 5.0)
+    minute[0] = 1.0
+    connect(None, 5.0)
+    gc.collect()
+    assert kept() is None
 
 
 def test_the_end_of_a_job_continues_without_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
