@@ -39,15 +39,13 @@ def iam_policies(
     a HEAD of the bucket, a 404 for a missing object, and the list of pending uploads only for a whole bucket.
 
     Args:
-        staging_root: The directory of the jobs' stagings, if not below the destination.
+        staging_root: The directory of the jobs' stagings, if not the destination.
         object_options: The object options of the jobs. A key must be given by its ARN.
         partition: The AWS partition of the buckets: ``aws``, ``aws-cn``, ``aws-us-gov`` or ``aws-eusc``.
     """
     options = object_options or ObjectOptions()
     kms_key = options.sse_kms_key_id or ""
     staging = staging_root or destination
-    if staging.bucket == destination.bucket and staging.prefix.startswith(destination.prefix):
-        staging = destination
     buckets = [_bucket(partition, name) for name in dict.fromkeys((destination.bucket, staging.bucket))]
     acl = ("s3:PutObjectAcl",) if staging != destination and "x-amz-acl" in options.of_records else ()
 

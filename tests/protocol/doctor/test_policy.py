@@ -94,9 +94,13 @@ def test_staging_elsewhere_is_for_stagings_only(role: str) -> None:
     assert allows(policy, "s3:ListBucket", "arn:aws:s3:::records")
 
 
-def test_staging_below_the_destination_needs_nothing_more() -> None:
-    """What the destination's statements allow is not repeated."""
-    assert iam_policies(FLIGHTS, Destination("lake", "flights/x/")) == iam_policies(FLIGHTS)
+@each("role", [COMMITTER, EXECUTORS])
+def test_records_are_deleted_in_a_staging_below_the_destination(role: str) -> None:
+    """A task that aborts deletes its records there; executors delete no data beside them."""
+    policy = policy_of(role, FLIGHTS, Destination("lake", "flights/_tmp/"))
+    staged = HERE + "_tmp/__magic_job-1/stages/x"
+    assert all(allows(policy, f"s3:{action}Object", staged) for action in ("Get", "Put", "Delete"))
+    assert allows(policy, "s3:DeleteObject", HERE + "_tmp/dt=1/part-0.parquet") == (role == COMMITTER)
 
 
 @each("role", [COMMITTER, EXECUTORS])
