@@ -301,9 +301,9 @@ def _session(ctx: click.Context, values: dict[str, Any]) -> Session:
     """Remove the values of shared arguments and options from those of a command, and return the session."""
     given, registry, root = (values.pop(name, None) for name in ("destination", "registry", "staging_root"))
     place = given if isinstance(given, Destination) else registry
-    if place is None:
+    if place is None or (root is not None and place is not given):
         raise click.UsageError(
-            "give DEST; or name a registry by its prefix with --registry, and give a pattern or no DEST"
+            "give DEST; or the prefix of a registry with --registry, a pattern or no DEST, and no --staging"
         )
     return Session(
         _connection(values),

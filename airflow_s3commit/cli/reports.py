@@ -85,7 +85,9 @@ def _jobs_of_registry(session: Session) -> ExitCode:
         for done, entry in enumerate(session.registered(), start=1):
             place, root = entry.record.place, entry.record.staging_root
             try:
-                found[place.uri] = list(list_jobs(session.store, place, root))
+                # A destination has an entry for each of its stagings.
+                listed = (*found.get(place.uri, ()), *list_jobs(session.store, place, root))
+                found[place.uri] = [*{job.job_id: job for job in listed}.values()]
             except S3CommitError as error:
                 failures[place.uri] = str(error)
             step(done)
@@ -258,7 +260,8 @@ def log(
     if follows:
         return _follow(session, limit, since, wanted)
     read = history(session.store, session.destination, limit=None if wanted else limit)
-    recent = takewhile(lambda record: _is_after(record, since), read)
+    # The clocks of machines differ, so a time ends the search only where the limit does not.
+    recent = (takewhile if wanted else filter)(lambda record: _is_after(record, since), read)
     matching = (record for record in recent if _touches(record, wanted))
     found = session.output.reading("reading the log", islice(matching, limit))
     value = {"destination": session.destination.uri, "commits": [_value(record) for record in found]}
@@ -272,12 +275,12 @@ def _follow(session: Session, limit: int, since: int | datetime | None, wanted: 
     """List commits as they come, until the user interrupts."""
     store, place = session.store, session.destination
     with suppress(KeyboardInterrupt):
-        earlier = [] if isinstance(since, int) else list(history(store, place, limit=limit))
+        earlier = [] if isinstance(since, int) else [*history(store, place, limit=None if wanted else limit)]
         after = since if isinstance(since, int) else earlier[0].generation if earlier else 0
         if not earlier and (warning := session.no_log()):
             session.output.note(warning)
-        known = (record for record in reversed(earlier) if _is_after(record, since))
-        for record in chain(known, follow(store, place, after, SystemClock())):
+        known = (one for one in earlier if _is_after(one, since) and _touches(one, wanted))
+        for record in chain(reversed([*islice(known, limit)]), follow(store, place, after, SystemClock())):
             if _touches(record, wanted):
                 click.echo(json.dumps(_value(record)) if session.output.as_json else _line(record))
     return ExitCode.OK

@@ -233,6 +233,31 @@ def test_jobs_of_a_registry_are_listed_with_their_destinations(lake: Lake, run: 
     assert told["pending"] == {"destinations": 1, "jobs": 0, "bytes": 0, "idle": None}
 
 
+def test_jobs_in_each_staging_of_a_destination_are_listed_once(lake: Lake, run: RunProgram) -> None:
+    """A destination has an entry in the registry for each of its stagings, in any order."""
+    registry = "s3://lake/registry/"
+    lake.sealed(FILES, job_id=THEIRS)
+    for number, name in enumerate(("a", "b", "c")):
+        staging, job_id = f"s3://other/{name}/", an_id(name)
+        lake.sealed({f"dt={number}/a": b"a"}, job_id=job_id, staging=staging, conflict_mode="append").commit()
+        lake.store.put("other", f"{name}/__magic_job-{job_id}/left", b"")
+        register_destination(lake.store, registry, lake.destination, staging=staging)
+    register_destination(lake.store, registry, lake.destination)
+    told = plain_json(run("jobs", "--registry", registry, "--json"))
+    assert told["pending"]["destinations"] == 1
+    listed = [job["job_id"] for place in told["destinations"] for job in place["jobs"]]
+    assert sorted(listed) == sorted([THEIRS, an_id("a"), an_id("b"), an_id("c")])
+
+
+@pytest.mark.parametrize("command", ["jobs", "sweep --older-than 7d"])
+def test_a_registry_names_the_stagings(lake: Lake, run: RunProgram, command: str) -> None:
+    """A staging beside a registry is a usage error: it would be that of no destination."""
+    asked = [*command.split(), "--registry", "s3://lake/registry/", "--staging", "s3://other/a/"]
+    result = run(*asked)
+    assert (result.exit_code, "--staging" in result.stderr) == (2, True)
+    assert lake.store.calls == []
+
+
 def test_a_pattern_needs_a_registry(lake: Lake, run: RunProgram) -> None:
     """Without one the command line is wrong, and the store is not asked."""
     result = run("jobs", "s3://lake/*")
@@ -399,6 +424,19 @@ def test_commits_are_filtered(
     assert "no such commit is in the log" in run("log", lake.destination, "--since", "5").stdout
 
 
+def test_a_commit_by_an_older_clock_hides_no_other(lake: Lake, run: RunProgram, waiting: Any) -> None:
+    """Committers' clocks differ: of the last commits each that is newer than a time is listed."""
+    for number, step in enumerate((0, 600, -400)):
+        lake.clock.advance(step)
+        lake.sealed({"dt=1/a": b"a"}, job_id=an_id(str(number))).commit()
+    since = datetime.fromtimestamp(lake.clock.time() + 100, UTC).isoformat()
+    told = plain_json(run("log", lake.destination, "--since", since, "--json"))
+    assert [one["generation"] for one in told["commits"]] == [3]
+    waiting()
+    followed = run("log", lake.destination, "--since", since, "--follow", "--json").stdout
+    assert json.loads(followed)["generation"] == 3
+
+
 @pytest.mark.parametrize("name", ["at=2013-01-01T03:00:00", "at=2013-01-01T03%3A00%3A00/"])
 def test_a_partition_is_found_by_its_plain_and_its_escaped_name(
     lake: Lake, run: RunProgram, name: str
@@ -475,6 +513,17 @@ def test_commits_are_followed_from_a_generation(lake: Lake, run: RunProgram, wai
     told = [json.loads(line) for line in result.stdout.splitlines()]
     assert [one["generation"] for one in told] == [3, 4, 7]
     assert told[-1]["job_id"] == THEIRS
+
+
+def test_the_limit_counts_the_commits_to_a_partition_that_is_followed(
+    lake: Lake, run: RunProgram, waiting: Any
+) -> None:
+    """Of the partition the last commits come first, however many to others came after them."""
+    for number, day in enumerate((1, 1, 1, 2, 2, 2)):
+        lake.sealed({f"dt={day}/a": b"a"}, job_id=an_id(str(number))).commit()
+    waiting(lake.sealed({"dt=1/a": b"a"}, job_id=THEIRS).commit)
+    result = run("log", lake.destination, "--follow", "--partition", "dt=1", "--limit", "2", "--json")
+    assert [json.loads(line)["generation"] for line in result.stdout.splitlines()] == [3, 4, 8]
 
 
 def test_data_older_than_the_log_is_followed_too(lake: Lake, run: RunProgram, waiting: Any) -> None:
