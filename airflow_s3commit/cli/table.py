@@ -26,7 +26,7 @@ from airflow_s3commit.cli.command import (
 from airflow_s3commit.cli.output import BLANK, DRY_RUN, NOT_APPLIED, ExitCode, Rows, described, labelled, line
 from airflow_s3commit.cli.reports import report_missing
 from airflow_s3commit.cli.steps import track_option
-from airflow_s3commit.exceptions import NoSuchKey, S3CommitError
+from airflow_s3commit.exceptions import InvalidOption, NoSuchKey, S3CommitError
 from airflow_s3commit.present import CommandLines, NextStep, cost_per_month
 from airflow_s3commit.protocol.doctor.examine import Diagnosis, examine
 from airflow_s3commit.protocol.doctor.policy import iam_policies
@@ -67,8 +67,7 @@ def doctor(session: Session, *, policy: bool) -> ExitCode:
         partition = _partition(session.connection.config.region or "")
         policies = iam_policies(place, root, partition=partition, object_options=options)
         # A terminal must not fold what is pasted.
-        printed = {"policy": policies} if session.output.as_json else policies
-        click.echo(json.dumps(printed, indent=2))
+        click.echo(json.dumps({"policy": policies} if session.output.as_json else policies, indent=2))
         return ExitCode.OK
     with session.output.working("checking the bucket"):
         diagnosis = examine(session.store, place, root, object_options=options)
@@ -272,8 +271,10 @@ def compact(session: Session, *, retain: str, track_pending: str, **asked: Any) 
     objects, and if another job changes a partition meanwhile. For Parquet files of this package's own
     writers; it needs pyarrow.
     """
-    from airflow_s3commit.compaction import compact as written_anew  # noqa: PLC0415 - pyarrow is slow
-
+    try:
+        from airflow_s3commit.compaction import compact as written_anew  # noqa: PLC0415 - pyarrow is slow
+    except ModuleNotFoundError as error:
+        raise InvalidOption(f'{error}: install "airflow-s3commit[tables]", which compact needs') from error
     options = session.job_options(retain=retain, track_pending=track_pending)
     with session.output.working("compacting"):
         report = written_anew(session.store, session.destination, job_options=options, **asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -492,6 +493,17 @@ def test_an_unknown_partition_is_refused(lake: Lake, run: RunProgram) -> None:
     assert result.exit_code != 0
     assert "'dt=5'" in result.stderr
     assert "not a size" in run("compact", lake.destination, "--target-size", "big").stderr
+
+
+def test_a_compaction_without_pyarrow_says_what_to_install(
+    lake: Lake, run: RunProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base install has no pyarrow: that is no bug, and the extra with it is named."""
+    monkeypatch.delitem(sys.modules, "airflow_s3commit.compaction", raising=False)
+    monkeypatch.delattr("airflow_s3commit.compaction", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    result = run("compact", lake.destination)
+    assert (result.exit_code, "airflow-s3commit[tables]" in result.stderr) == (3, True)
 
 
 def test_statements_are_shown_and_nothing_is_changed(lake: Lake, run: RunProgram) -> None:
