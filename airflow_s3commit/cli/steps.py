@@ -152,7 +152,7 @@ def put(
         raise click.UsageError(str(error)) from error
     job = session.job
     # Another put to a target is another attempt of the same task.
-    named = target if is_directory else files[0][1]
+    named = target.rstrip("/") if is_directory else files[0][1]
     task = f"put-{hashlib.sha256(named.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
     if job.stage_seal(stage, attempt) is not None:
         raise JobClosed(f"stage {stage}-{attempt} of job {session.job_id} is sealed: use another --attempt")
@@ -246,8 +246,7 @@ def commit(
     continues where the last run stopped, and for a committed job it only reports the commit.
     """
     job = session.job
-    known = job.state()
-    state = known.state if known is not None else None
+    state = known.state if (known := job.state()) is not None else None
     if (stages and state in ("open", "sealed")) or (seal and state == "open"):
         with session.output.working("sealing"):
             job.seal(stages or None)
@@ -330,8 +329,7 @@ def report_ending(session: Session, ended: Manifest | AbortReport) -> ExitCode:
         return session.output.result({**named, **ended.to_dict()}, line(words))
     value = {"result": "committed", **ended.to_dict(), "replaced_bytes": ended.replaced.bytes}
     done = line("committed", "green")
-    shown = described(MANIFEST_COLUMNS, ended)
-    return session.output.result({**value, "manifest": ended.uri}, done, shown)
+    return session.output.result({**value, "manifest": ended.uri}, done, described(MANIFEST_COLUMNS, ended))
 
 
 def _sources(source: str, target: str) -> Iterator[tuple[Path | None, str]]:

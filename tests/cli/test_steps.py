@@ -182,6 +182,19 @@ def test_a_directory_is_put_again_as_it_is_now(lake: Lake, run: RunProgram, file
     assert data(lake) == {"of=x/dt=2/part.csv": b"day 2\n"}
 
 
+@pytest.mark.parametrize("targets", [("of=x", "of=x/"), ("of=x/", "of=x")])
+def test_a_directory_is_the_same_target_with_and_without_a_slash(
+    lake: Lake, run: RunProgram, files: Path, targets: tuple[str, str]
+) -> None:
+    """The second put of a directory replaces the first, however its target is written."""
+    run("setup", lake.destination, "--job-id", OURS)
+    for target in targets:
+        assert run("put", lake.destination, OURS, str(files), target, *STAGE).exit_code == 0
+    assert run("seal", lake.destination, OURS, *STAGE).exit_code == 0
+    assert run("commit", lake.destination, OURS, "--seal").exit_code == 0
+    assert sorted(data(lake)) == ["of=x/dt=1/part.csv", "of=x/dt=2/part.csv"]
+
+
 def test_a_put_has_the_media_type_that_it_names(
     lake: Lake, run: RunProgram, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
