@@ -23,7 +23,7 @@ _CENT = 0.01
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _AGE_UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 _SECONDS = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([wdhms])")
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d+)?)\s*([wdhms])")
 #: Characters that move the cursor, end a line or change the text's direction, or that cannot be encoded.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 

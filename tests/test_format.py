@@ -113,9 +113,9 @@ def test_durations_are_read(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "7", "d", "7 days", "-1d", "7d!", "1y"])
+@pytest.mark.parametrize("text", ["", "7", "d", "7 days", "-1d", "7d!", "1y", "9" * 400 + "d"])
 def test_what_is_not_a_duration_is_refused(text: str) -> None:
-    """A number without a unit is ambiguous."""
+    """A number without a unit is ambiguous, and one of too many digits is no number of seconds."""
     with pytest.raises(ValueError, match="not a duration"):
         seconds_of(text)
 

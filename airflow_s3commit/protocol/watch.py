@@ -283,16 +283,9 @@ def _is_there(store: ObjectStore, destination: Destination, position: Position) 
 #: ``damaged``: an entry of the log is damaged, or of the log of another destination. The others are errors;
 #: ``refused`` is an invalid request, and ``unavailable`` is temporary.
 Outcome: TypeAlias = Literal[
-    "found",
-    "absent",
-    "stale",
-    "damaged",
-    "missing-bucket",
-    "no-permission",
-    "refused",
-    "unavailable",
-    "error",
-]
+    "found", "absent", "stale", "damaged",
+    "missing-bucket", "no-permission", "refused", "unavailable", "error",
+]  # fmt: skip
 
 #: Outcomes that a later search does not change.
 FINAL: Final[frozenset[Outcome]] = frozenset({"missing-bucket", "no-permission", "refused"})
@@ -354,7 +347,8 @@ class Criteria(Plain, Struct, frozen=True, kw_only=True):
                 manifest could match. Or ``newer_than`` is not a time, or ``min_files`` is not a number.
         """
         job_id = job.get("job_id") if isinstance(job, Mapping) else job
-        names = [partitions] if isinstance(partitions, str) else partitions and [*partitions]
+        is_one = isinstance(partitions, str) or not isinstance(partitions, Iterable | None)
+        names = [partitions] if is_one else partitions and [*partitions]
         for name, asked, values in (
             ("job", job, [job_id]),
             ("run_id", run_id, [run_id]),
@@ -424,8 +418,8 @@ def _seconds(moment: datetime | str | None) -> float | None:
         return None
     try:
         return time_of(moment.isoformat() if isinstance(moment, datetime) else moment).timestamp()
-    except ValueError as error:
-        raise ValueError(f"the condition newer_than is {moment!r}; give a time in ISO 8601") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the condition newer_than is {moment!r}; give a time as ISO 8601 text") from error
 
 
 def _found(manifest: Manifest) -> SearchResult:

@@ -326,6 +326,13 @@ def test_a_condition_without_a_value_is_refused(asked: dict[str, Any]) -> None:
         Criteria.of(**asked)
 
 
+@each("asked", [{"partitions": 20130101}, {"partitions": [20130101]}, {"newer_than": 20130101}])
+def test_a_condition_that_is_a_number_is_refused(asked: dict[str, Any]) -> None:
+    """Native rendering makes 20130101 a number; the error says what to write instead."""
+    with pytest.raises(ValueError, match=r"is 20130101; give a time|has 20130101.*native rendering"):
+        Criteria.of(**asked)
+
+
 def feed(lake: Lake, memory: Mapping[str, Any] | None = None) -> ManifestFeed:
     """Return a feed of all commits, new or continued."""
     return ManifestFeed(lake.store, Destination.parse(lake.destination), Criteria().unmet, memory)
