@@ -213,6 +213,7 @@ class MemoryStore:
             self._uploads_started += 1
             upload_id = f"upload-{self._uploads_started:06d}"
             sent = {f"{METADATA_PREFIX}{name.lower()}": value for name, value in metadata.items()}
+            _object_info(key, 0, "", 0.0, headers or {})  # rejects what a write would be rejected for
             self._bucket(bucket).uploads[upload_id] = _Pending(key, self._now(), {**(headers or {}), **sent})
             return upload_id
 
@@ -312,6 +313,8 @@ class MemoryStore:
 
 def _object_info(key: str, size: int, etag: str, modified: float, sent: Mapping[str, str]) -> ObjectInfo:
     """Return the `ObjectInfo` of an object written with these headers, or reject them as S3 does."""
+    if not 0 < len(key.encode("utf-8", "surrogatepass")) <= 1024:  # noqa: PLR2004 - S3's limit
+        raise StoreRejected(f"the key {key[:80]!r} is empty or too long", code="KeyTooLongError")
     boto3_parameters(sent)
     metadata, headers = object_headers(sent)
     if sent.get("x-amz-tagging"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_s3commit.exceptions import NoSuchUpload
+from airflow_s3commit.exceptions import NoSuchUpload, StoreRejected
 from airflow_s3commit.store.memory import MemoryStore
 from tests.fakes import ManualClock
 
@@ -82,6 +82,17 @@ def test_a_body_is_copied() -> None:
     buffer[:] = b"after."
     store.complete_upload("lake", "k", upload_id, [etag])
     assert store.get("lake", "k").body == b"before"
+
+
+@pytest.mark.parametrize("key", ["", "k" * 1025, "é" * 513])
+def test_a_key_that_s3_refuses_is_refused(key: str) -> None:
+    """An empty key, or one of more than 1,024 bytes, is no key of an object or of an upload."""
+    store = MemoryStore()
+    with pytest.raises(StoreRejected):
+        store.put("lake", key, b"")
+    with pytest.raises(StoreRejected):
+        store.create_upload("lake", key, metadata={}, content_type="a/b")
+    assert store.put("lake", "é" * 512, b"").etag == store.head("lake", "é" * 512).etag
 
 
 def test_a_lifecycle_rule_can_be_claimed() -> None:
