@@ -371,18 +371,13 @@ Call: TypeAlias = Complete | Abort | Head | Get | DeleteMany
 
 #: Headers of a write, and boto3's names for them.
 _PARAMETERS = {
-    "cache-control": "CacheControl",
-    "content-disposition": "ContentDisposition",
-    "content-encoding": "ContentEncoding",
-    "content-language": "ContentLanguage",
-    "expires": "Expires",
-    "x-amz-acl": "ACL",
+    "cache-control": "CacheControl", "content-disposition": "ContentDisposition",
+    "content-encoding": "ContentEncoding", "content-language": "ContentLanguage", "expires": "Expires",
+    "x-amz-acl": "ACL", "x-amz-storage-class": "StorageClass", "x-amz-tagging": "Tagging",
     "x-amz-server-side-encryption": "ServerSideEncryption",
     "x-amz-server-side-encryption-aws-kms-key-id": "SSEKMSKeyId",
     "x-amz-server-side-encryption-bucket-key-enabled": "BucketKeyEnabled",
-    "x-amz-storage-class": "StorageClass",
-    "x-amz-tagging": "Tagging",
-}
+}  # fmt: skip
 
 #: Boolean headers.
 _FLAGS = frozenset({"x-amz-server-side-encryption-bucket-key-enabled"})

@@ -151,8 +151,7 @@ def _bucket(sandbox: Sandbox) -> Finding:
     try:
         sandbox.store.check_bucket(sandbox.bucket)
     except (AccessDenied, StoreRejected):
-        # Credentials limited to this prefix are refused a HEAD of the bucket, which names no prefix. Expired
-        # ones get a 400, which names no reason.
+        # Credentials limited to this prefix are refused a HEAD of the bucket; expired ones for no reason.
         next(iter(sandbox.store.list_objects(sandbox.bucket, sandbox.home.prefix)), None)
     return Finding("ok", f"bucket {sandbox.bucket} answers these credentials")
 

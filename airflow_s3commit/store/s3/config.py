@@ -35,11 +35,8 @@ READ_SECONDS = 60
 #: Maximum bytes of a response that is read as a whole, such as a page of a listing.
 LONGEST_RESPONSE = 16 * 1024 * 1024
 
-# References to characters that XML cannot represent, and the mark of a page where they are percent-encoded.
-_quote_unfit = partial(
-    re.compile(rb"&#x0*([0-8bcef]|1[0-9a-f]);", re.IGNORECASE).subn, lambda one: b"%%%02x" % int(one[1], 16)
-)
-_QUOTED = "s3commit"
+# Replaces references to characters that XML cannot represent.
+_find_unfit = re.compile(rb"&#x0*([0-8bcef]|1[0-9a-f]);", re.IGNORECASE).sub
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -181,8 +178,6 @@ def made_by_boto3(make: Callable[[], T], what: str) -> T:
 def guard_client(client: S3Client) -> S3Client:
     """Make a client check its keys, bound responses and, off AWS, refuse redirects; return it. Repeatable.
 
-    A pending upload of any key is listed, although XML cannot represent every character.
-
     Credentials from the environment, a profile, a role or a process are known only when the client signs.
     On a redirect, a client looks up the bucket's region, which AWS names in a header: a store that redirects
     http to https would redirect that request too, again and again.
@@ -224,15 +219,13 @@ def _send_bounded(send: Callable[[Any], Any], request: Any) -> Any:
 
 
 def _quote(response_dict: dict[str, Any], **_: object) -> None:
-    """Percent-encode a page that refers to characters that XML cannot represent, and mark it."""
-    body, unfit = _quote_unfit(response_dict["body"].replace(b"%", b"%25"))
-    if unfit:
-        mark = f"<EncodingType>{_QUOTED}</EncodingType><IsTruncated>".encode()
-        response_dict["body"] = body.replace(b"<IsTruncated>", mark, 1)
+    """Percent-encode references to characters that XML cannot represent, and so the percent sign too."""
+    body = response_dict["body"].replace(b"%", b"%25")
+    response_dict["body"] = _find_unfit(lambda one: b"%%%02x" % int(one[1], 16), body)
 
 
 def _unquote(parsed: dict[str, Any], **_: object) -> None:
-    for fields in (parsed, *parsed.get("Uploads", ())) if parsed.get("EncodingType") == _QUOTED else ():
+    for fields in (parsed, *parsed.get("Uploads", ())):
         fields.update({name: unquote(text) for name, text in fields.items() if isinstance(text, str)})
 
 

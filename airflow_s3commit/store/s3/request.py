@@ -221,24 +221,11 @@ MISSING = {"NoSuchKey": NoSuchKey, "NoSuchBucket": NoSuchBucket, "NoSuchUpload":
 #: Another request wrote the same key. A completion is not retried: it needs its parts uploaded again.
 CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 
-THROTTLED = frozenset(
-    {
-        "BandwidthLimitExceeded",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "RequestTimeout",
-        "ServiceUnavailable",
-        "SlowDown",
-        "SlowDownRead",
-        "SlowDownWrite",
-        "ThrottledException",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequests",
-        "TooManyRequestsException",
-    }
-)
+THROTTLED = frozenset({
+    "BandwidthLimitExceeded", "RequestLimitExceeded", "RequestThrottled", "RequestThrottledException",
+    "RequestTimeout", "ServiceUnavailable", "SlowDown", "SlowDownRead", "SlowDownWrite", "ThrottledException",
+    "Throttling", "ThrottlingException", "TooManyRequests", "TooManyRequestsException",
+})  # fmt: skip
 
 THROTTLED_STATUS = frozenset(
     {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
@@ -246,17 +233,10 @@ THROTTLED_STATUS = frozenset(
 
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 
-UNKNOWN_KEYS = frozenset(
-    {
-        "AuthFailure",
-        "InvalidAccessKeyId",
-        "InvalidClientTokenId",
-        "InvalidIdentityToken",
-        "InvalidToken",
-        "SignatureDoesNotMatch",
-        "UnrecognizedClientException",
-    }
-)
+UNKNOWN_KEYS = frozenset({
+    "AuthFailure", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidIdentityToken", "InvalidToken",
+    "SignatureDoesNotMatch", "UnrecognizedClientException",
+})  # fmt: skip
 
 SKEWED = "RequestTimeTooSkewed"
 
@@ -278,26 +258,16 @@ OBJECT_LOCK = "object lock"
 ARCHIVED = "InvalidObjectState"
 
 NO_CREDENTIALS = (
-    raised.CredentialRetrievalError,
-    raised.NoAuthTokenError,
-    raised.NoCredentialsError,
-    raised.PartialCredentialsError,
-    raised.ProfileNotFound,
-    raised.SSOError,
-    raised.TokenRetrievalError,
-)
+    raised.CredentialRetrievalError, raised.NoAuthTokenError, raised.NoCredentialsError,
+    raised.PartialCredentialsError, raised.ProfileNotFound, raised.SSOError, raised.TokenRetrievalError,
+)  # fmt: skip
 
 NOT_CONNECTED = (raised.ConnectTimeoutError, raised.EndpointConnectionError, raised.ProxyConnectionError)
 
 BROKEN_RESPONSE = (
-    raised.ChecksumError,
-    raised.FlexibleChecksumError,
-    raised.HTTPClientError,
-    HTTPError,
-    raised.IncompleteReadError,
-    ResponseParserError,
-    raised.SSLError,
-)
+    raised.ChecksumError, raised.FlexibleChecksumError, raised.HTTPClientError, HTTPError,
+    raised.IncompleteReadError, ResponseParserError, raised.SSLError,
+)  # fmt: skip
 
 
 def translate(error: Exception, request: Request) -> S3CommitError:

@@ -365,9 +365,7 @@ class S3Store(RetryingStore):
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
         """Implement `ObjectStore.perform`."""
-        if self._curl is not None:
-            return self._curl.perform(calls)
-        return with_threads(self, calls, self._threads)
+        return self._curl.perform(calls) if self._curl else with_threads(self, calls, self._threads)
 
     def _ask_if_match(self, request: Request, etag: str, read: Callable[[Any], T], **parameters: Any) -> T:
         """Send a request conditional on an ETag, with or without quotes, as the store compares it.
