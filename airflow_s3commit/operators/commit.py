@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, Context
+from airflow.sdk.definitions.asset import AssetRef
 
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption
@@ -142,7 +143,8 @@ class S3CommitJobOperator(CompletingOperator):
         self.log.info("Job %s is committed as generation %d: %s; %s; manifest %s", *about)
         events = context.get("outlet_events")
         if events is not None:
-            tables = [one for one in self.outlets if isinstance(one, Asset) and one != self.partition_asset]
+            outlets = [one for one in self.outlets if isinstance(one, Asset | AssetRef)]
+            tables: Any = [one for one in outlets if one != self.partition_asset]
             announce(events, manifest, tables=tables, partitions=self.partition_asset)
         return manifest.to_dict()
 

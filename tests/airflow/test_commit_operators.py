@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
@@ -329,6 +329,18 @@ def test_outlets_get_the_summary(store, context) -> None:
     counts = {DAY: {"files": 1, "bytes": 4, "rows": 1}}
     assert context["outlet_events"][table].extra == {**summary, "partition_counts": counts}
     assert context["outlet_events"][table].partition_keys == set()
+
+
+def test_an_outlet_may_be_a_reference(store, context) -> None:
+    """An asset that is named in another DAG gets the same summary; an alias has no event of its own."""
+    table = Asset.ref(name="flights")
+    context["outlet_events"] = events = {table: SimpleNamespace(extra={})}
+    reference = set_up(store)
+    write_stage(store, reference)
+    resolve(reference).execute(context)
+    committing = S3CommitJobOperator(task_id="commit", job=reference, outlets=[table, AssetAlias("some")])
+    summary = committing.execute(context)
+    assert events[table].extra == {**summary, "partition_counts": {DAY: {"files": 1, "bytes": 4, "rows": 1}}}
 
 
 def test_partitions_have_their_own_events(store, context) -> None:
