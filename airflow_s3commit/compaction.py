@@ -122,7 +122,7 @@ def compact(
     store: ObjectStore,
     destination: str | Destination,
     *,
-    partitions: Collection[str] = (),
+    partitions: Collection[str] | None = None,
     target_bytes: int = TARGET_BYTES,
     options: Mapping[str, str] | None = None,
     job_options: JobOptions | None = None,
@@ -138,7 +138,7 @@ def compact(
     Args:
         store: The store of the table.
         destination: URI of the table's directory, or a `Destination`.
-        partitions: Directories below it, such as ``dt=2013-01-01``; by default every partition.
+        partitions: Directories below it, such as ``dt=2013-01-01``; None for every partition.
         target_bytes: Size in bytes at which a file ends, and the next one begins.
         options: Options of the files, by Spark's names, such as ``compression``.
         job_options: Further options of the job; its conflict mode is ``replace`` by partition in any case.
@@ -184,13 +184,13 @@ def compact(
     return replace(plan, generation=writer.manifest.generation, files=made.files, rows=made.rows or 0)
 
 
-def _plan(table: Table, home: Destination, partitions: Collection[str], target: int) -> Compaction:
+def _plan(table: Table, home: Destination, partitions: Collection[str] | None, target: int) -> Compaction:
     """Return the partitions that gain from a compaction, and how many do not."""
     if target < 1:
         raise InvalidOption(f"target_bytes is {target}; give a number of bytes above 0")
-    by_form = {partition_form(name): name for name in partitions}
+    by_form = {partition_form(name): name for name in partitions or ()}
     # Directories whose names differ only in their escapes are one partition.
-    wanted = [name for name in sorted(table.live) if not by_form or partition_form(name) in by_form]
+    wanted = [name for name in sorted(table.live) if partitions is None or partition_form(name) in by_form]
     if unknown := sorted(by_form.keys() - {partition_form(name) for name in wanted}):
         raise InvalidOption(f"{home.uri} has no files in the partition {by_form[unknown[0]]!r}")
     found = []

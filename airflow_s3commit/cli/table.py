@@ -276,6 +276,7 @@ def compact(session: Session, *, retain: str, track_pending: str, **asked: Any) 
     except ModuleNotFoundError as error:
         raise InvalidOption(f'{error}: install "airflow-s3commit[tables]", which compact needs') from error
     options = session.job_options(retain=retain, track_pending=track_pending)
+    asked["partitions"] = asked["partitions"] or None
     with session.output.working("compacting"):
         report = written_anew(session.store, session.destination, job_options=options, **asked)
     if not report.seen:

@@ -186,7 +186,8 @@ class S3CommitCompactOperator(JobOptionsOperator):
     nothing, if another job has uploads there or commits meanwhile. Returns the generation, which is None if
     no partition gained anything, and the numbers of partitions, files and rows.
 
-    :param partitions: Partitions of the table, such as ``dt={{ ds }}``; by default every one. (templated)
+    :param partitions: Partitions of the table, such as ``dt={{ ds }}``; by default every one, and none for an
+        empty list. (templated)
     :param target_bytes: Size in bytes at which a file ends; by default 128 MiB. (templated)
     :param kwargs: Options of the job, as in `S3CommitSetupOperator`: ``retain``, ``object_options``, …
     """
@@ -195,10 +196,11 @@ class S3CommitCompactOperator(JobOptionsOperator):
     ui_color = "#e9efe0"
 
     def __init__(
-        self, *, partitions: Sequence[str] = (), target_bytes: int | str = 128 * 1024 * 1024, **kwargs: Any
+        self, *, partitions: Sequence[str] | None = None, target_bytes: int | str = 2**27, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.partitions = partitions
+        self._every = partitions is None
         self.target_bytes = target_bytes
         self.check(target_bytes=int, partitions=texts)
 
@@ -208,7 +210,9 @@ class S3CommitCompactOperator(JobOptionsOperator):
         from airflow_s3commit.compaction import compact  # noqa: PLC0415 - keeps DAG parsing light
 
         self.require_text("destination")
-        partitions, target_bytes = self.read("partitions", texts), self.read("target_bytes", int)
+        # None in a run alone is another task's missing result.
+        partitions = None if self._every else self.read("partitions", texts)
+        target_bytes = self.read("target_bytes", int)
         facts = job_context(context)
         # The compaction would be refused because of a killed try's uploads, which belong to another job.
         self.abort_earlier(facts)

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_s3commit import InvalidOption, Job, latest_manifest, write_table
+from airflow_s3commit import InvalidOption, Job, compact, latest_manifest, write_table
 from airflow_s3commit.operators import S3CommitCompactOperator
 from airflow_s3commit.operators.setup import job_context
 from airflow_s3commit.protocol.model.destination import Destination
-from tests.airflow.runs import DAY, FLIGHTS, new_context, pending, visible, write_stage
+from tests.airflow.runs import DAY, FLIGHTS, new_context, pending, rendered, visible, write_stage
 
 
 def filled(store) -> None:
@@ -64,6 +64,16 @@ def test_only_the_named_partitions_are_compacted(store, context) -> None:
     task = S3CommitCompactOperator(task_id="compact", destination=FLIGHTS, partitions=[DAY])
     assert task.execute(context)["partitions"] == 1
     assert len(visible(store)) == 3
+
+
+def test_an_empty_list_of_partitions_compacts_none(store, context) -> None:
+    """Another task that has found no partition must not have the whole table written anew."""
+    filled(store)
+    task = rendered(S3CommitCompactOperator, "compact", partitions=[], destination=FLIGHTS)
+    assert (task.execute(context)["partitions"], len(visible(store))) == (0, 2)
+    assert compact(store, FLIGHTS, partitions=[]).generation is None
+    named = S3CommitCompactOperator(task_id="named", destination=FLIGHTS, partitions=[])
+    assert named.execute(context)["generation"] is None
 
 
 def test_a_retry_aborts_what_a_killed_try_has_uploaded(store, monkeypatch) -> None:
