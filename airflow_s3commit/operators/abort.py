@@ -147,7 +147,7 @@ class S3CommitAbortOperator(CommitStepOperator):
         known = getattr(self.get_dag(), "task_dict", {})
         before = {name: len(task.get_flat_relative_ids(upstream=True)) for name, task in known.items()}
         first = min(failed, key=lambda name: (before.get(failed[name], len(before)), len(name), name))
-        notes = said[failed[first]]
+        notes = [one for one in said[failed[first]] if first in (failed[first], one.get("instance", first))]
         return f"{first} failed: {notes[0]['why']}" if notes else f"{first} failed, see its log"
 
     def _failed(

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.model.sealed_job import SealReference
 
-#: The XCom of a task that failed: why, whether the store caused it, and the job's id. Airflow deletes it when
-#: the task's next try begins. So if only tasks before this one were cleared, it belongs to an earlier job.
+#: The XCom of a task that failed: why, whether the store caused it, and the ids of job and instance. Airflow
+#: deletes it when the next try begins: if only tasks before this one were cleared, it is of an earlier job.
 FAILURE = "failure"
 
 #: Maximum characters of the reason in that XCom, which the UI and the job's entry repeat.
@@ -57,7 +57,8 @@ def failures_are_noted(context: Context, job: Any) -> Iterator[None]:
         why = line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
         by_store = isinstance(error, Unavailable | AccessDenied | OutcomeUnknown)
         job_id = job.get("job_id") if isinstance(job, Mapping) else None
-        context["ti"].xcom_push(key=FAILURE, value={"why": why, "by_store": by_store, "job_id": job_id})
+        ti, note = context["ti"], {"why": why, "by_store": by_store, "job_id": job_id}
+        ti.xcom_push(key=FAILURE, value={**note, "instance": f"{ti.task_id}_{ti.map_index}"})
         raise
 
 

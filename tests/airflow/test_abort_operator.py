@@ -14,11 +14,11 @@ from airflow_s3commit import Destination, Job, JobReference
 from airflow_s3commit.exceptions import NoSuchKey, Unavailable
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitJobOperator
-from airflow_s3commit.operators.base import FAILURE, NO_OUTPUT
+from airflow_s3commit.operators.base import FAILURE, NO_OUTPUT, failures_are_noted
 from airflow_s3commit.protocol.inspect.jobs import latest_endings
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.testing import FaultyStore
-from tests.airflow.runs import commit, cut_commit_off, pending, set_up, visible, write_stage
+from tests.airflow.runs import commit, cut_commit_off, new_context, pending, set_up, visible, write_stage
 
 
 def teardown(reference) -> S3CommitAbortOperator:
@@ -459,6 +459,23 @@ def test_the_first_failure_is_named(store, context) -> None:
     (end,) = latest_endings(store, Destination.parse(reference["destination"]), 1)
     assert end.reason == f"refresh.b_3 failed: {why}"
     assert sorted(asked) == ["refresh.a", "refresh.a_last", "refresh.b"]
+
+
+def test_a_mapped_instance_is_named_with_its_own_reason(store, context) -> None:
+    """Of two instances that failed, the first may have been killed before it could note why."""
+    reference = set_up(store)
+    killed, noted = new_context(map_index=0)["ti"], new_context(map_index=1)
+    noted["ti"].task_id = "refresh.stage"
+    with pytest.raises(RuntimeError), failures_are_noted(noted, reference):
+        raise RuntimeError("the second's reason")
+    for name in ("stage_0", "stage_1"):
+        group = Group(reference, context, setup="success", **{name: "failed"})
+        context["ti"].xcom_pull = lambda *, task_ids, key: [
+            xcom for ti in (killed, noted["ti"]) if (xcom := ti.pushed.get(key))
+        ]
+        why = "RuntimeError: the second's reason" if name == "stage_1" else "see its log"
+        with pytest.raises(AirflowFailException, match=rf"^refresh\.{name} failed\S? {why}"):
+            group.teardown.execute(context)
 
 
 def test_the_states_of_a_group_that_was_renamed_meanwhile_are_known(store, context) -> None:
