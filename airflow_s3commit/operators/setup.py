@@ -296,7 +296,10 @@ def options_among(arguments: dict[str, Any]) -> dict[str, Any]:
 def job_options(values: Mapping[str, Any]) -> JobOptions:
     """Return a job's options from their values by name."""
     objects = ObjectOptions.from_dict(mapping(values.get("object_options") or {}))
-    return JobOptions(**{**values, "object_options": objects})
+    # Without native rendering a template's result is text.
+    flag = values.get("partition_success", False)
+    flag = {"True": True, "False": False}.get(str(flag), flag)
+    return JobOptions(**{**values, "object_options": objects, "partition_success": flag})
 
 
 def job_context(context: Context) -> dict[str, str]:

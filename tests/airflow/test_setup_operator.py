@@ -81,6 +81,18 @@ def test_the_record_names_its_run(store, context) -> None:
     }
 
 
+@pytest.mark.parametrize(("rendered", "known"), [("True", True), ("False", False), (True, True)])
+def test_a_flag_may_be_a_template(store, context, rendered, known) -> None:
+    """A DAG that does not render native objects gives text, and other text is refused."""
+    task = operator(partition_success="{{ params.it }}")
+    task.options["partition_success"] = rendered
+    reference = task.execute(context)
+    assert Job.at(store, JobReference.from_dict(reference)).record().options.partition_success is known
+    task.options["partition_success"] = "yes"
+    with pytest.raises(AirflowFailException, match="partition_success='yes' is not True or False"):
+        task.execute(context)
+
+
 def test_a_run_without_partition_has_its_logical_date(store) -> None:
     """The record of a run that is not partitioned has the logical date instead."""
     reference = operator().execute(new_context(partition_key=None, logical_date=at(2013, 1, 1)))
