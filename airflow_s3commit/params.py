@@ -89,7 +89,7 @@ def moment_of(
 
 
 def _parsed(text: str, zone: Timezone | FixedTimezone | str) -> Any:
-    with suppress(ValueError):
+    with suppress(OverflowError, ValueError):
         return timedelta(seconds=seconds_of(text))
     try:
         return pendulum.parse(text.strip(), tz=zone, exact=True)

@@ -95,7 +95,7 @@ def check_value(
         return
     try:
         reader(value)
-    except (S3CommitError, TypeError, ValueError) as error:
+    except (OverflowError, S3CommitError, TypeError, ValueError) as error:
         raise InvalidOption(f"{owner}: {name}: {error}") from error
 
 
@@ -118,7 +118,7 @@ class CheckedOperator(BaseOperator):
         """Parse a rendered argument and return the result; an invalid one fails the task without retries."""
         try:
             return reader(getattr(self, name))
-        except (TypeError, ValueError) as error:
+        except (OverflowError, TypeError, ValueError) as error:
             raise AirflowFailException(f"Task {self.task_id}: {name}: {error}.") from error
 
     def require_text(self, *names: str) -> None:

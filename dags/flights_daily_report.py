@@ -54,8 +54,10 @@ def flights_by_carrier(manifest: dict[str, Any], day: str) -> dict[str, int]:
 def commit_that_brought(day: str, destination: str, *, triggering_asset_events: Any = None) -> dict[str, Any]:
     """Return the newest commit among the events that started this run; in a manual run, the day's newest."""
     events = [event for told in (triggering_asset_events or {}).values() for event in told]
-    if events:
-        return dict(max((event.extra for event in events), key=lambda extra: extra["committed"]))
+    # An event that somebody has created by hand names no commit.
+    commits = [event.extra for event in events if "committed" in event.extra]
+    if commits:
+        return dict(max(commits, key=lambda extra: extra["committed"]))
     from airflow_s3commit import history  # noqa: PLC0415 - kept out of DAG parsing
     from airflow_s3commit.hooks import S3CommitHook  # noqa: PLC0415
 

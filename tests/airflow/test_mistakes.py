@@ -129,6 +129,8 @@ def test_a_mistake_in_a_group_is_named(arguments: dict[str, Any], named: str) ->
         (S3CommitSweepOperator, {**PLACE, "apply": "sure"}, "apply: 'sure' is neither true nor"),
         (S3CommitSweepOperator, {**PLACE, "object_options": {"ss": 1}}, "object_options: .*'ss'"),
         (S3SuccessManifestSensor, {**PLACE, "newer_than": "soon"}, "newer_than: 'soon'"),
+        (S3SuccessManifestSensor, {**PLACE, "newer_than": "999999999999d"}, "newer_than: '9+d' is neither"),
+        (S3SuccessManifestSensor, {**PLACE, "newer_than": "9999999d"}, "newer_than: "),
         (S3SuccessManifestSensor, {**PLACE, "run_id": "r", "min_files": "many"}, "min_files: .*many"),
         (S3SuccessManifestSensor, {**PLACE, "context": "dag"}, "context: "),
         (S3SuccessManifestSensor, {**PLACE, "run_id": "r", "search_depth": 0}, "search_depth: 0 is"),
