@@ -155,8 +155,7 @@ class S3CommitGroup:
         if name is not None:
             if not hasattr(operator, "on_execute_callback"):
                 raise ValueError(f"{operator} is no task; give the stage's name to the task that seals it")
-            owner = f"Task {operator.task_id}"
-            check_value(owner, "name", lambda one: check_id(one, "stage"), name, ["name"])
+            check_value(f"Task {operator.task_id}", "name", partial(check_id, what="stage"), name, ["name"])
             given = operator.on_execute_callback
             others = [given] if callable(given) else given
             operator.on_execute_callback = [partial(note_try, stage=name), *others]
