@@ -137,7 +137,6 @@ class TablePlan:
     Attributes:
         schema: Schema of the rows, for a task without batches.
         partition_by: Partition columns, outermost first, as the schema spells them.
-        options: The options of the write.
         footer: Further entries of Parquet footers.
         partition_types: Types of the partition columns before they were rendered as text; None for those in
             ``schema``. An empty table has no directories that show them.

@@ -52,10 +52,7 @@ class JobContext:
     """What every step of a job needs.
 
     Attributes:
-        store: The store of destination and staging.
         layout: The job's keys.
-        clock: Source of time.
-        new_id: Source of nonces and upload ids.
         record: The job's own record, once read and verified; None before, and after its clean-up.
         record_sha256: SHA-256 of the record, as the job's reference has it or as it was read; empty before.
         threads: Concurrent listings; 0 lists in the caller's thread.

@@ -104,7 +104,6 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
             later one does.
         published: Number of the first entry that other engines see, as a version of a Delta table; 0 if the
             table is not published. Once an entry has it, every later one does.
-        nonce: Unique to each write.
 
     Raises:
         ValueError: The kind and the fields do not fit.
