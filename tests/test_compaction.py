@@ -41,6 +41,7 @@ from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.sealed_job import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.publication import publish_table
 from airflow_s3commit.tables.columns import decoded, footer_text, from_text
+from airflow_s3commit.tables.write import write_batches
 from tests.protocol.building import Crash, WatchedStore
 from tests.protocol.published import versions
 
@@ -578,6 +579,29 @@ def test_columns_of_other_libraries_can_still_be_read(
     assert made.column("c").cast(recorded.field("c").type).to_pylist() == before
     assert made.schema.field("c").type in (recorded.field("c").type, decoded(recorded).field("c").type)
     assert "dictionary" not in str(recorded)
+
+
+@pytest.mark.parametrize(
+    ("column", "most"),
+    [
+        (pa.array(["x" * 2_000] * 5_000), 4_096),
+        (pa.array([np.random.default_rng(seed).bytes(1 << 20) for seed in range(8)]), 5),
+    ],
+)
+def test_rows_are_read_a_few_at_a_time(
+    store: WatchedStore, monkeypatch: pytest.MonkeyPatch, column: pa.Array, most: int
+) -> None:
+    """One text that a dictionary gives to all rows is as long in each of them, and a row may be large."""
+    seen: list[int] = []
+
+    def watched(writer: Any, batches: Any, *rest: Any, **named: Any) -> Any:
+        return write_batches(writer, (seen.append(one.num_rows) or one for one in batches), *rest, **named)
+
+    monkeypatch.setattr(compaction, "write_batches", watched)
+    for _ in range(2):
+        _put(store, pa.table({"c": column}))
+    assert compact(store, HOME).rows == sum(seen) == 2 * len(column)
+    assert max(seen) <= most
 
 
 @pytest.mark.parametrize(
