@@ -321,8 +321,7 @@ class Job:
         Args:
             stages: Seal the job first, as `seal` does, with these pairs of stage and stage attempt.
             seal_sha256: Expected SHA-256 of the seal; any other seal is refused.
-            generation: The generation that a preview was made at; the commit is refused if a later one
-                touched the same partitions.
+            generation: That of a preview; the commit is refused if a later one touched the same partitions.
             progress: Called after each completed upload.
 
         Raises:

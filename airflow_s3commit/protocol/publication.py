@@ -125,8 +125,7 @@ def ddl(engine: str, destination: Destination, name: str = "") -> str:
 
     Args:
         engine: One of `ENGINES`.
-        name: The table's name in the engine, with or without a database: ``lake.flights``. By default that of
-            the destination's last directory.
+        name: The table's name: ``lake.flights``, ``flights``; by default the destination's last directory.
 
     Raises:
         InvalidOption: The name, or a quote in the destination, cannot be in a statement.

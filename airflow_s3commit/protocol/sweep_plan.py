@@ -38,8 +38,7 @@ USD_PER_GB_MONTH = 0.023
 
 _GB = 1024**3
 
-#: ``finish``: finish the commit. ``abort``: abort the job, or finish its abort. ``discard``: remove what a
-#: successful job of Hadoop left.
+#: ``finish`` the commit; ``abort`` the job or finish that; ``discard`` what a successful Hadoop job left.
 Action: TypeAlias = Literal["finish", "abort", "discard"]
 
 

@@ -74,8 +74,7 @@ def write_job(
         job_options: Further options of the job.
         name: A display name for the job.
         context: Facts to keep with the job.
-        generation: The generation that the output was made from; the commit is refused, and the job aborted,
-            if a later one touched the same partitions.
+        generation: The source of the output: if a later commit touched its partitions, the job is aborted.
         progress: Called after each completed upload.
         clock: Source of time.
 
@@ -84,8 +83,7 @@ def write_job(
 
     Raises:
         DestinationNotEmpty: Conflict mode ``fail``, and there is data.
-        DidNotHappen: The store refused a step before the commit had begun, or the commit was rolled back.
-            Nothing of the job is visible.
+        DidNotHappen: The store refused a step before the commit, or that was rolled back: nothing is visible.
         OutcomeUnknown: The commit may have begun and did not finish: run ``s3commit commit`` for the job.
         Refused: A rule of the protocol forbids the job. Nothing of it is visible.
     """
@@ -123,8 +121,7 @@ def write_table(
 ) -> Manifest:
     """Write a table to a destination and commit it: all of its files become visible, or none. Needs pyarrow.
 
-    Failures are those of `write_job` and of `TaskAttempt.write_table`. Not repeatable: each call is a job of
-    its own.
+    Failures are those of `write_job` and `TaskAttempt.write_table`. Not repeatable: each call is a new job.
 
     Args:
         data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.

@@ -234,8 +234,7 @@ def _pages(sandbox: Sandbox) -> Finding:
 def _fencing(sandbox: Sandbox) -> Finding:
     """Try conditional writes of one key by several writers at once, as concurrent committers send them.
 
-    Some stores compare first and write later: they refuse a single request as they should, but let more than
-    one of several concurrent requests succeed.
+    Some stores compare, then write: they refuse a lone request, but let several concurrent ones succeed.
     """
     key = sandbox.key("fencing")
     missing = []

@@ -1,9 +1,8 @@
 """Adopt a job of Hadoop's S3A committers: it becomes a job of ours, committed or aborted like any other.
 
 The Hadoop job must be dead, since its driver and tasks ignore our records. Each pendingset that counts
-becomes a committed task of one stage. Everything is read and checked before anything is written. Our records
-depend on Hadoop's files alone, so a process that resumes after a crash, or runs beside another, writes the
-same bytes.
+becomes a committed task of one stage. All is read and checked before anything is written. Our records depend
+on Hadoop's files alone, so a process that resumes after a crash or runs beside another writes the same bytes.
 
 The end of our job aborts the uploads that do not count. In a magic directory, which is our job's staging too,
 Hadoop's own files name them; files of another directory are copied into a stage that is not sealed. The end
@@ -84,15 +83,13 @@ class Adoption:
         accept_partial: Commit although task numbers below the greatest have no pendingset. The magic
             committer writes one even for a task without output, so there these tasks did not commit. With
             the staging committers they may have had no output.
-        older_than: Seconds without activity below which the job is refused, because it may be alive. The
-            default trusts the caller that it is dead.
+        older_than: Refuse a job idle for fewer seconds: it may be alive. The default trusts the caller.
         force: End a job that may be alive, and skip unreadable files: in a commit those that do not count, in
             an abort any. The uploads that only these files list stay pending until a sweep.
 
     Raises:
         InvalidRecord: The job id is invalid.
-        InvalidDestination: A URI is invalid; or the options have a staging, and the job is in its magic
-            directory.
+        InvalidDestination: A URI is invalid; or a job in its magic directory has options with a staging.
         InvalidOption: The object options come too late: Hadoop has begun the uploads.
     """
 
@@ -146,8 +143,7 @@ class Adoption:
 
         Raises:
             NoSuchJob: There are no files of the job.
-            InvalidRecord: A file is damaged, of another version or job, or names a key outside the
-                destination.
+            InvalidRecord: A file is damaged, of another version or job, or has a key outside the destination.
             DuplicateOutput: Two tasks write one key, or one task has two pendingsets.
             DestinationNotEmpty: The conflict mode is ``fail``, and there is data; or an object of another
                 writer, or a file of the table, has the key of one of the job's files.

@@ -119,8 +119,7 @@ class LogCheck:
     findings: list[LogFinding] = field(default_factory=list)
     cures: dict[str, tuple[str, Cure, int]] = field(default_factory=dict)
     _digests: dict[int, str] = field(default_factory=dict)
-    #: By version of the Delta table: its entry's number and nonce, and how many files the version adds and
-    #: removes; None if the table is not known.
+    #: By Delta version: number and nonce of its entry; files added and removed, None if the table is unknown.
     _versions: dict[int, tuple[int, str, int | None]] = field(default_factory=dict)
     #: How many files each commit has.
     _counted: dict[int, int] = field(default_factory=dict)

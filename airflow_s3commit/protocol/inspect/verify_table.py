@@ -46,8 +46,7 @@ class TableReport(FileDifferences, kw_only=True):
 
     Attributes:
         destination: URI of the table.
-        generation: The generation; None if the log is too damaged to know the table, whose files are then not
-            compared.
+        generation: The generation; None if the log is too damaged to know the table: no files are compared.
         later: Number of objects of commits whose entries were created during the comparison.
         retained: Number of files that the table had, and that are retained.
         removed: Number of files that are gone or changed because a later commit replaced them, and of objects
@@ -116,8 +115,7 @@ def verify(
 ) -> TableReport:
     """Compare a table and its log with everything that lies at the destination. Reads only.
 
-    Lists the destination once. Commits that come meanwhile are taken into account. To verify one job, use
-    `verify_job`.
+    Lists the destination once. Takes commits that come meanwhile into account. For one job use `verify_job`.
 
     Args:
         store: The store of the destination.

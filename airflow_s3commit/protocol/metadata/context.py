@@ -184,8 +184,7 @@ def fetch_listed(
 ) -> Iterator[tuple[ObjectInfo, Fetched | InvalidRecord]]:
     """Read listed objects, several at once; yield each, or the error that it is too large, in any order.
 
-    Skips objects that are gone. ``limit`` returns the maximum bytes to read of a key. Holds a bounded number
-    of bytes, unless one object alone has more.
+    Skips gone objects. ``limit`` returns a key's maximum bytes. Holds bounded bytes, or one larger object.
     """
     for group in in_small_batches(listed, _AHEAD, lambda info: info.size, _AHEAD_BYTES):
         calls = [(info, Get(bucket, info.key, limit(info.key))) for info in group]
@@ -239,8 +238,7 @@ def create_record(store: ObjectStore, bucket: str, key: str, record: R) -> Store
 def recorded(context: JobContext) -> JobContext:
     """Return the context with the job's record, and with the staging that it names; unchanged without one.
 
-    A record never changes, so one that was read before is as good as one that is read now. Errors are those
-    of `find_job`.
+    A record never changes, so one read before is as good as one read now. Errors are those of `find_job`.
     """
     if context.record is None and (stored := find_job(context)) is not None:
         return context.as_recorded(stored.record, stored.sha256)
@@ -250,8 +248,7 @@ def recorded(context: JobContext) -> JobContext:
 def find_job(context: JobContext) -> Stored[JobRecord] | None:
     """Read a job's record; None if the job was never set up, or has ended and is cleaned up.
 
-    Raises `InvalidRecord` if it is damaged, was copied here, or is not the one that the job's reference
-    names.
+    Raises `InvalidRecord` if it is damaged, was copied here, or is not what the job's reference names.
     """
     key = job_key(context.layout.destination, context.job_id)
     stored = find_record(context.store, context.bucket, key, JobRecord)

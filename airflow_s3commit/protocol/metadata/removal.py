@@ -78,11 +78,10 @@ class Thing:
 def is_ours(upload: PendingUpload, existing: ObjectInfo) -> bool:
     """Return whether an object is this upload, completed.
 
-    Compares the ids of the job and the upload in the object's metadata; for uploads of Hadoop, which have
-    none, the ETag that follows from the parts, unless the object has the id of another job. Under SSE-KMS
-    ETags follow from nothing that is known, so there the file's name must have the job's id, and size and
-    number of parts must agree: no one else writes a file of that name, and of a job's own uploads of one key
-    only the sealed one is completed.
+    Compares the ids of job and upload in the object's metadata; for uploads of Hadoop, which have none, the
+    ETag of the parts, unless the object has another job's id. Under SSE-KMS ETags follow from nothing known,
+    so the file's name must have the job's id, and size and number of parts must agree: no one else writes
+    that name, and of a job's own uploads of one key only the sealed one is completed.
     """
     carried = existing.metadata.get(JOB_METADATA)
     if upload.s3commit is not None:
@@ -201,8 +200,7 @@ def abort_upload(context: JobContext, key: str, upload_id: str) -> None:
 def delete_record(context: JobContext, bucket: str, key: str, *, if_match: str | None = None) -> None:
     """Delete a record of the job. Repeatable: a missing one counts as deleted.
 
-    Raises `InvalidRecord` if it is not the job's, `PreconditionFailed` if it has another ETag than
-    ``if_match``.
+    Raises `InvalidRecord` if it is not the job's, `PreconditionFailed` if its ETag is not ``if_match``.
     """
     _require(context, Thing("record", bucket, key, "staging"))
     context.store.delete(bucket, key, if_match=if_match)
@@ -233,11 +231,10 @@ def delete_ours(
 ) -> tuple[int, int]:
     """Abort uploads that Hadoop named, and delete the objects of those that it completed.
 
-    An object is deleted only after its upload was aborted, so that no process can complete it again, and
-    only if it is provably this upload. Names of Hadoop may repeat: if an upload is pending beside an object
-    with its content, another run wrote that object. Then both stay, however often this runs; a sweep finds
-    the upload. Objects that are ``kept`` stay too. Returns the numbers of aborted uploads and of deleted
-    objects.
+    An object is deleted only after its upload was aborted, so that no process can complete it again, and only
+    if it is provably this upload. Names of Hadoop may repeat: if an upload is pending beside an object with
+    its content, another run wrote that object. Then both stay, however often this runs; a sweep finds the
+    upload. ``kept`` objects stay too. Returns the numbers of aborted uploads and deleted objects.
     """
     aborted = deleted = 0
     for batch in in_batches(uploads, _BATCH):

@@ -1,9 +1,8 @@
 """Encode and decode records as JSON, validated both ways and within limits, and make digests.
 
-Anyone who may write to the prefix may write a record. Its size is checked before it is read, its values when
-it is decoded; a record beyond a limit raises `InvalidRecord`. The limits keep a damaged or hostile record
-from exhausting the memory or time of a process that reads it. They are no quota: each leaves room for the
-largest jobs.
+Anyone who may write to the prefix may write a record. Its size is checked before the read, its values when it
+is decoded; a record beyond a limit raises `InvalidRecord`. The limits keep a damaged or hostile record from
+exhausting the memory or time of its reader. They are no quota: each admits the largest jobs.
 """
 
 from __future__ import annotations
@@ -234,8 +233,7 @@ def _shown(value: object) -> str:
 class JobOwned(Versioned, frozen=True, kw_only=True):
     """A record of one job, with the place it was written for.
 
-    A copy of a dataset contains copies of its records. They name the original place, which shows them to be
-    copies, to be ignored.
+    A copy of a dataset contains copies of its records. They name the original place, so they are ignored.
     """
 
     job_id: Text

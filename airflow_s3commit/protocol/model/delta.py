@@ -181,8 +181,7 @@ def _check_value(kind: str, value: str) -> None:
 def partition_values(partition: str, columns: DeltaColumns) -> dict[str, str | None]:
     """Return the values of the partition columns in a directory, as Delta has them.
 
-    Raises `InvalidOption` if the directories are not those of the columns, or a value is not of its column's
-    type.
+    Raises `InvalidOption` if the directories are not the columns', or a value is not of its column's type.
     """
     try:
         found = hive_values(partition) if partition else {}

@@ -1,7 +1,6 @@
 """The destination of a job, its record in a registry, and the names of its partitions.
 
-A destination is the directory of a dataset. Its trailing slash keeps ``out/dataset1`` from matching
-``out/dataset10``.
+A destination is a dataset's directory. Its trailing slash keeps ``out/data1`` from matching ``out/data10``.
 """
 
 from __future__ import annotations
@@ -210,12 +209,10 @@ def as_uri(destination: Given | Destination) -> Given | str:
 class RegisteredDestination(Versioned, frozen=True, kw_only=True):
     """``<registry><digest>.json``: a destination, and how its jobs reach it.
 
-    Every writer writes the same bytes. It says where to look and not what is there, so nothing is destroyed
-    because of it.
+    Every writer writes the same bytes. It says where to look, not what is there, so it destroys nothing.
 
     Attributes:
-        aws_conn_id: Airflow's connection of the destination's store; None outside Airflow, or for boto3's
-            default credentials.
+        aws_conn_id: The store's Airflow connection; None outside Airflow, or for boto3's default credentials.
         staging: URI of the root of the jobs' staging; None if it is the destination.
     """
 

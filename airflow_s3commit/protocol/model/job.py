@@ -255,21 +255,18 @@ class JobOptions(Checked, frozen=True, kw_only=True):
     """How a job commits. Fixed for a job: another setup with its id must have the same options.
 
     Attributes:
-        committer: ``directory`` (conflicts are judged over the whole destination) or ``partitioned``
-            (over each partition that gets data), both staged on local disk; ``magic`` (streamed, conflicts
-            as ``partitioned``).
-        conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``; or ``as-written``:
-            what the save modes of Spark's own writes mean (``writer="spark"``); for any other writer
-            ``append``.
+        committer: ``directory`` (judges conflicts over the destination) or ``partitioned`` (over each written
+            partition), both staged on local disk; ``magic`` (streamed, conflicts as ``partitioned``).
+        conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``; or ``as-written``: by
+            the save modes of Spark's own writes (``writer="spark"``); for other writers ``append``.
         track_pending: Where a task records its uploads before its pendingset is written: in the memory of the
             ``task`` or, file by file, on ``s3``.
         staging: URI of another prefix for the job's records; by default they are below the destination.
         pendingset_format: Hadoop releases that can read the job's pending uploads: ``hadoop-3.4.2`` or
             later, or ``hadoop-3.3`` to 3.4.1, whose ETags have no checksums. This package reads both.
         object_options: Storage class, encryption, ACL, tags and headers of the objects that the job writes.
-        retain: How long the files that the commit replaces stay in place before a sweep may delete them:
-            ``7d``, ``36h``. ``0s`` deletes them at once. For tables that are read by generation: a reader by
-            listing sees old and new files.
+        retain: How long the files that the commit replaces stay before a sweep may delete them: ``7d``,
+            ``36h``; at once with ``0s``. For tables read by generation: listings show old and new files.
         partition_success: Write a ``_SUCCESS`` in each partition too, for readers that wait for one. From
             then on every commit to the destination does. Excludes ``retain``: such readers list.
         publish: ``delta`` makes each commit a version of a Delta table, which other engines read at the
@@ -342,8 +339,7 @@ class JobReference(Plain, Struct, frozen=True, kw_only=True):
         job_id: The job's id.
         destination: URI of its destination.
         staging: URI of the directory of its pendingsets.
-        sha256: SHA-256 of the job's record, in hexadecimal: any other record is refused. Empty where a person
-            names the job by its id.
+        sha256: Hexadecimal SHA-256 of the job's record; any other is refused. Empty if a person names the id.
     """
 
     job_id: Text

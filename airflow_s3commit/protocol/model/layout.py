@@ -1,7 +1,6 @@
 """Every key and prefix of the protocol.
 
-The staging prefix is that of Hadoop's magic committer (``__magic_job-<job id>``), so that its tools
-recognise it.
+The staging prefix is that of Hadoop's magic committer (``__magic_job-<job id>``), so its tools recognise it.
 """
 
 from __future__ import annotations

@@ -90,8 +90,7 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         destination: URI of the destination whose log it is in. In a copy it names the original.
         number: Its number, from 1; for a commit the generation.
-        kind: ``commit``: files entered the table. ``abandon``: the job is aborted. ``release``: files that
-            earlier commits retained may be deleted.
+        kind: ``commit`` adds files; ``abandon`` aborts the job; ``release`` lets retained files be deleted.
         prev: SHA-256 of the bytes of the entry before; empty for the first.
         since: When it was made, in milliseconds since the epoch by that machine's clock, for people.
         job_id: The job that it ends; None for the first entry and a release.
@@ -100,8 +99,7 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
         commit: For a commit, what it does to the table.
         why: For an abandoned job, the reason.
         frees: For a release, the generations whose removed files may be deleted.
-        marks: Whether each partition of the table has a ``_SUCCESS`` of its own. Once an entry has it, every
-            later one does.
+        marks: Whether each partition has its own ``_SUCCESS``. Once an entry has it, every later one does.
         published: Number of the first entry that other engines see, as a version of a Delta table; 0 if the
             table is not published. Once an entry has it, every later one does.
 
@@ -224,8 +222,7 @@ class Table:
         generation: Number of the last commit among them; 0 without one.
         live: The commits that each partition consists of.
         retained: What left the table and stays in place, by the generation that took it.
-        freed: The same for what the newest release freed. Some of it may still be there; what earlier
-            releases freed is deleted.
+        freed: So too what the newest release freed: some may remain, what earlier ones freed is deleted.
         sources: The commits that are live or retained, by number.
         newest_schemas: The schemas of the newest commit that has some: the columns of a table without files.
     """

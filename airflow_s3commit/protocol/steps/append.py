@@ -176,8 +176,7 @@ def ending(
 ) -> Entry:
     """Return the entry after a position that ends the job: a commit, or without one ``abandon``.
 
-    The options of a commit may turn on what every later entry has too: markers of partitions, and
-    publication.
+    A commit's options may turn on what every later entry has too: markers of partitions, and publication.
     """
     number = head.number + 1
     return entry_after(

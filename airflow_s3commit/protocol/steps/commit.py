@@ -393,8 +393,7 @@ class Preview(Plain, Struct, frozen=True, kw_only=True):
     """What the commit of a sealed job would take from the table now.
 
     Attributes:
-        generation: Number of the newest entry of the log that was read. A commit that is given it is refused
-            if a later one touched its partitions.
+        generation: Newest entry read. A commit with it is refused if a later one touched its partitions.
         partitions: The partitions that would lose files.
         objects: How many files would leave.
         bytes: Their total size.

@@ -2,10 +2,9 @@
 
 Any process may repeat any part, also while others do the same.
 
-``_SUCCESS`` is derived from the log, never deleted, and only goes forward. It is written after what a commit
-replaces is deleted, by compare-and-swap, and only over the marker of an older generation or of another
-program. A deleted marker has no ETag, so a slow writer could create an old one anew; a marker that is only
-overwritten cannot go back.
+``_SUCCESS`` is derived from the log, never deleted, and only goes forward. It is written, after what a commit
+replaces is deleted, by compare-and-swap, and only over an older generation's or another program's marker. A
+deleted marker has no ETag, so a slow writer could recreate an old one; one only overwritten cannot go back.
 """
 
 from __future__ import annotations
@@ -148,11 +147,10 @@ def _follow(context: JobContext, entry: Entry, known: Known) -> None:
 def _doomed(context: JobContext, entry: Entry, left: Left, *, is_first: bool) -> Iterator[ObjectToDelete]:
     """Yield the objects that a commit took.
 
-    A file with its job's id in its name is deleted by its key: no other program writes it, and on some stores
-    its ETag does not follow from its parts. Any other object is deleted only with the ETag that was listed;
-    a file that Hadoop wrote, where its ETag does not follow from its parts, if it has the size. What the
-    table has at its key by now stays, and so does what was written there after the entry: only right after
-    it, ``is_first``, nobody asks when that was.
+    A file with its job's id in its name is deleted by key: no other program writes it, and on some stores its
+    ETag does not follow from its parts. Any other object is deleted only with the ETag that was listed or, if
+    Hadoop wrote it and its ETag does not follow, the size. What the table has at its key by now stays, as
+    does what was written there after the entry: only right after it, ``is_first``, nobody asks when that was.
     """
     store, home, sources = context.store, context.layout.destination, left.sources.values()
     jobs, asks = {one.job_id for one in sources} - {None}, any(one.adopted for one in sources)

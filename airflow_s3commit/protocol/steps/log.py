@@ -3,8 +3,7 @@
 An entry exists once and never changes, so a number is free or taken, and the first to create it wins. Each
 names the SHA-256 of the one before, so every reader notices entries that were mixed from two logs.
 
-A listing may lag; it only hints where the end is. From there entries are read by their keys until one is
-missing.
+A listing may lag; it only hints where the end is. From there entries are read by key until one is missing.
 """
 
 from __future__ import annotations
@@ -213,8 +212,7 @@ def is_in_log(context: JobContext, entry: Entry) -> bool:
 def is_erased(context: JobContext, job: JobRecord) -> bool:
     """Return whether the log was deleted since a job's setup, and perhaps begun anew.
 
-    One that was cut, or that an older one was put in place of, may be restored: nobody can tell from it
-    whether the job is committed.
+    One that was cut, or replaced by an older one, may be restored: it cannot tell if the job is committed.
     """
     store, home = context.store, context.layout.destination
     with suppress(NoSuchKey, InvalidRecord):

@@ -185,8 +185,7 @@ class OutputFile:
         Raises:
             DidNotHappen: A part could not be uploaded; the upload has been aborted.
             JobClosed: The file is open, or was aborted.
-            OSError: The file on disk is shorter or longer than the bytes written; the upload has been
-                aborted.
+            OSError: The file on disk is not as long as the bytes written; the upload has been aborted.
         """
         self._require("closed")
         if self.pending is not None:

@@ -199,8 +199,7 @@ def find_end(store: ObjectStore, found: Found, newest: Entry | None) -> None:
         found.problem = str(error)
 
 
-#: What to do with what is left of a job: do again what follows its ``commit`` entry; abort it, or do again
-#: what follows its ``abandon`` entry.
+#: What a sweep does to a job: redo what follows its ``commit``; abort it, or redo what follows ``abandon``.
 Action: TypeAlias = Literal["finish", "abort"]
 
 

@@ -1,7 +1,6 @@
 """A task attempt: uploads files, then commits them as one pendingset or aborts them.
 
-An attempt never makes output visible. `TaskAttempt.commit` records the uploads; the seal of the stage decides
-whether the attempt counts.
+An attempt makes nothing visible: `TaskAttempt.commit` records uploads; the stage's seal decides if it counts.
 """
 
 from __future__ import annotations
@@ -104,8 +103,7 @@ class TaskAttempt:
     def open(self, relative_path: str, *, content_type: str = "application/octet-stream") -> OutputFile:
         """Open a new file for writing, at a path below the destination; its directory is its partition.
 
-        The job's id is inserted before the first dot of its name. The first upload of an attempt checks that
-        the job takes output.
+        The name gets the job's id before its first dot. The first upload checks that the job takes output.
 
         Args:
             relative_path: Path below the destination, such as ``dt=2013-01-01/part-0.parquet``.
@@ -162,8 +160,7 @@ class TaskAttempt:
             data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
             partition_by: Partition columns, outermost first.
             format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
-            options: Values by the names of `airflow_s3commit.tables.options.TABLE_OPTIONS`, the same as in
-                writes by Spark.
+            options: Values by the names of `airflow_s3commit.tables.options.TABLE_OPTIONS`, as in Spark.
 
         Raises:
             InvalidOption: An option is unknown, malformed, or does not apply to the format.
@@ -214,8 +211,7 @@ class TaskAttempt:
         """Write the pendingset of all files, and return its location and totals.
 
         Before: every file is closed. After: the pendingset exists, and the job was still open after the
-        write. Repeatable: a second call returns the same result. A task without output commits an empty
-        pendingset.
+        write. Repeatable, with the same result. A task without output commits an empty pendingset.
 
         Raises:
             JobClosed: A file is open or was aborted; or the job has ended, and the uploads were aborted.
