@@ -121,8 +121,7 @@ class Job:
             DestinationNotEmpty: Committer ``directory`` with conflict mode ``fail``, and there is data.
             AccessDenied: The credentials may not do what a commit needs.
             StoreUnsuitable: The store does not do what a job relies on.
-            OutcomeUnknown: The job may be set up: set it up again, or abort it. Without a ``job_id`` it is
-                aborted.
+            OutcomeUnknown: The job may be set up: repeat or abort. Without a ``job_id`` it is aborted.
         """
         options = options or JobOptions()
         root = Destination.parse(options.staging) if options.staging is not None else None
@@ -179,8 +178,7 @@ class Job:
     ) -> TaskAttempt:
         """Start one attempt of one task, which writes files, then commits or aborts.
 
-        Before: the job is ``open``. Pass the result of its ``commit`` to `seal_stage`. Not repeatable: each
-        attempt needs an id of its own.
+        Before: the job is ``open``. Pass ``commit``'s result to `seal_stage`. Not repeatable: use a new id.
 
         Args:
             stage: Name of the writing application, the same for all its attempts.
@@ -325,8 +323,7 @@ class Job:
             progress: Called after each completed upload.
 
         Raises:
-            DestinationChanged: A commit after ``generation`` touched the partitions, or the log does not have
-                that generation: preview it again.
+            DestinationChanged: Partitions changed after ``generation``, or the log lacks it: preview again.
             InvalidDestination: It would take files of a table above or below its own; the job is aborted.
             DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed; or, if
                 another job committed while this one was publishing, this one is aborted.

@@ -101,8 +101,7 @@ def rollback(
         store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
         to: The generation.
-        retain: How long the files that leave the table stay in place before a sweep may delete them: ``7d``,
-            ``36h``. ``0s`` deletes them at once.
+        retain: How long removed files stay before a sweep may delete them: ``7d``, ``36h``, ``0s`` (at once).
         dry_run: Check, and report what would change.
         newest: The newest generation that the caller knows; refused if there is a newer one.
         clock: Source of time for records.
@@ -111,8 +110,7 @@ def rollback(
 
     Raises:
         NoSuchKey: There is no such generation.
-        NotReversible: A file of the generation is gone, changed, or released to be deleted. Nothing was
-            changed.
+        NotReversible: A file of the generation is gone, changed or released. Nothing was changed.
         DestinationChanged: Another job has committed meanwhile. Nothing was changed.
         InvalidOption: ``retain`` is no duration, or the table has a marker in each partition.
         StoreUnsuitable: The store ignores conditional writes.

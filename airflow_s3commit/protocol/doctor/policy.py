@@ -30,10 +30,9 @@ def iam_policies(
 ) -> dict[str, dict[str, Any]]:
     """Return identity-based policies with the least permissions that the roles of a pipeline need.
 
-    ``executors`` is for the processes that write: Spark's driver and executors, and tasks in Python. They
-    write data, and records in the jobs' stagings. Of the destination's records they read receipts, to see
-    which jobs have ended, and job records. ``committer`` is for the processes that set up, seal, commit,
-    abort and sweep: Airflow's workers.
+    ``executors`` is for the writers: Spark's driver and executors, and Python tasks. They write data and
+    records in stagings. Of the destination's records they read job records and, to see which jobs ended,
+    receipts. ``committer`` is for what sets up, seals, commits, aborts and sweeps: Airflow's workers.
 
     Permissions on objects are limited to the destination and the staging. List permissions are not: S3 grants
     a HEAD of the bucket, a 404 for a missing object, and the list of pending uploads only for a whole bucket.

@@ -75,9 +75,8 @@ class Adoption:
 
     Attributes:
         job_id: UUID of the Hadoop job, as in ``__magic_job-<UUID>``.
-        pendingsets_uri: URI of a directory of pendingsets on S3: a staging committer's
-            ``…/<UUID>/staging-uploads/_temporary/0/``, or a copy of one. The default is the job's magic
-            directory.
+        pendingsets_uri: URI of an S3 directory of pendingsets: a staging committer's
+            ``…/<UUID>/staging-uploads/_temporary/0/``, or a copy. By default the job's magic directory.
         options: Options of the commit; by default in conflict mode ``append``.
         expect_tasks: Number of the job's tasks: a commit of more or fewer is refused.
         accept_partial: Commit although task numbers below the greatest have no pendingset. The magic

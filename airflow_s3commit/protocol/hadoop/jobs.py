@@ -272,8 +272,7 @@ class Survey:
     def read(self, files: Iterable[HadoopFile]) -> Iterator[tuple[HadoopFile, PendingSet | InvalidRecord]]:
         """Yield some files with their pendingsets, or with the errors that make them invalid, in any order.
 
-        A ``.pending`` file yields a pendingset of one upload. An upload without parts is valid, as it is for
-        Hadoop.
+        A ``.pending`` file yields a pendingset of one upload, which is valid without parts, as for Hadoop.
         """
         for batch in in_batches(files, _READ_AHEAD):
             calls = [(file, Get(file.bucket, file.key, pending_bytes(file.key))) for file in batch]

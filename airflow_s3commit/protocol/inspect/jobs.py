@@ -457,8 +457,7 @@ def commit_progress(
 ) -> dict[str, CommitProgress]:
     """Return the progress of the sealed jobs some of whose uploads are completed, by job id. Reads only.
 
-    Omits jobs adopted from Hadoop, whose files' names need not have the job's id, and all jobs if more than
-    20,000 uploads are pending.
+    Omits adopted jobs, whose file names may lack the job's id, and all if over 20,000 uploads are pending.
     """
     sealed = [job for job in jobs if job.state == "sealed" and "adopted_from" not in job.context]
     if not sealed:

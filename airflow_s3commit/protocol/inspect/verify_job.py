@@ -114,8 +114,7 @@ class ExpectedFile(NamedTuple):
 class ExpectedFiles:
     """Files by key, in a temporary database on disk: memory does not grow with their number.
 
-    ``newest`` returns the table as it is now, which tells which files are still needed. The report counts and
-    names what differs.
+    ``newest`` returns the current table, which needs its files. The report counts and names what differs.
     """
 
     def __init__(self, context: JobContext, report: FileDifferences, newest: Callable[[], Table]) -> None:

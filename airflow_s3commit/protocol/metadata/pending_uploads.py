@@ -109,9 +109,8 @@ _OF_PARTS = re.compile("EntityToo(Large|Small)|Invalid(Argument|Part|PartOrder|R
 def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> Iterator[PendingUpload]:
     """Complete every upload, and yield each completed one.
 
-    Repeatable: a HEAD of the object recognises an upload that was completed before. Raises `JobFailed` if an
-    upload is gone, and its object is missing or another writer's, or the store rejects its parts. If another
-    request fails, call it again.
+    Repeatable: a HEAD recognises an upload completed before. Raises `JobFailed` if an upload is gone and its
+    object is missing or another writer's, or the store rejects its parts. After another failure, repeat it.
     """
     calls = (
         (upload, Complete(upload.bucket, upload.destinationKey, upload.uploadId, upload.part_etags))

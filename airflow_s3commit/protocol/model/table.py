@@ -43,10 +43,8 @@ class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a ``commit`` entry does to the table.
 
     Attributes:
-        mode: ``append``, ``replace`` or ``fail``; ``older-data`` for the first entry, which lists what is
-            older than the log; ``rollback``.
-        takes: What leaves the table before the files are added: ``nothing``, the files of the
-            ``partitions``, or ``everything``.
+        mode: ``append``, ``replace``, ``fail``, ``rollback``; ``older-data`` (first, what predates the log).
+        takes: What leaves before the files enter: ``nothing``, the ``partitions``' files or ``everything``.
         unowned: Objects that leave with them. They are named because the table does not have them.
         partitions: Totals by partition, in directories below the destination. One without files is emptied.
         counts: The sum of the partitions.

@@ -1,8 +1,7 @@
 """Commit a job: complete its uploads, create its entry in the log, finish.
 
-The entry is the commit. Before it the job can be aborted, after it only finished. What the commit takes from
-the table is worked out at the head of the log, right before each try to create the entry: the entry's number
-is free only if nothing came after that head.
+The entry is the commit. Before it the job can be aborted, after it only finished. What it takes is found at
+the log's head right before each try to create it: its number is free only if nothing came since.
 
 Any process may commit a job again after a crash at any point, also while another process commits it.
 """

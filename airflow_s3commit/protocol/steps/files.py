@@ -462,7 +462,7 @@ F = TypeVar("F", bound="FileEntry | FileSummary")
 def write_list(context: JobContext, files: FileList, owner: str) -> None:
     """Write a list of files that is too long for an entry, under its own digest, in constant memory.
 
-    Repeatable: all write the same bytes. Raises `NoSuchUpload` if another process ended job and upload.
+    Repeatable: the same bytes. Raises `NoSuchUpload` if another process ended the job and this upload.
     """
     if files.short() is not None:
         return

@@ -95,9 +95,8 @@ def finish(context: JobContext, entry: Entry, known: Known = Known()) -> None:
     """Do all that follows a commit's entry. Repeatable by any process.
 
     Before: the entry is in the log. After: its version is written, if the table is published; what it took is
-    deleted, unless it is retained; ``_SUCCESS`` belongs to this commit or a later one; the receipt exists;
-    nothing of the job is pending or staged. Raises `OutcomeUnknown` if a request fails: the job is committed,
-    run this again.
+    deleted, unless retained; ``_SUCCESS`` is of this commit or a later one; the receipt exists; nothing of
+    the job is pending or staged. Raises `OutcomeUnknown` if a request fails: the job is committed; repeat.
     """
     done = f"{context.name} is committed, as entry {entry.number} of the log, and not finished"
     with after_effect(done, "commit it again to finish what is left"):

@@ -83,9 +83,8 @@ def entries_after(
 ) -> Iterator[Read]:
     """Yield the entries after a position up to the last, or until one is missing, each checked.
 
-    Those up to ``listed``, the newest that a listing has shown, are read several at once. Raises `NoSuchKey`
-    if the log ends before the last entry, `InvalidRecord` if one is damaged, missing, or does not follow the
-    one before.
+    Those up to ``listed``, the newest a listing showed, are read in parallel. Raises `NoSuchKey` if the log
+    ends before the last, `InvalidRecord` if one is damaged, missing, or does not follow the one before.
     """
     digest = position.sha256
     for read in _in_order(store, home, position.number + 1, last, last or listed):

@@ -62,8 +62,7 @@ class Log:
     """A log as one process has read it, for one job.
 
     Args:
-        base: Where to begin: the job's own entry comes after it. None if that is not known: then the newest
-            entry is the first to be read.
+        base: Where to begin, before the job's own entry; None if unknown: then the newest is read first.
 
     Attributes:
         head: The newest entry that was read, by its position.

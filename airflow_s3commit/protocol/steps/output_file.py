@@ -48,8 +48,7 @@ class OutputFile:
         pending: The finished upload, once there is one.
 
     Raises:
-        DidNotHappen: The upload could not be started. This and the next are raised here, or by `write`,
-            `close` or `settle`.
+        DidNotHappen: The upload did not start. This and the next come here or in `write`, `close`, `settle`.
         OSError: The local disk is full, or fails.
     """
 

@@ -205,9 +205,8 @@ def _owner(source: Source) -> str:
 def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
     """Return a commit's entry, without publication as long as the table has no columns.
 
-    Before: the log is read up to the entry before. The entry need not have its list of files yet. Raises
-    `InvalidOption` if Delta cannot have a column or partition of the table after the commit; or there are
-    versions of another writer.
+    Before: the log is read to the entry before; the entry may lack its list of files. Raises `InvalidOption`
+    if Delta cannot have a column or partition of the committed table, or another writer's versions exist.
     """
     is_first = entry.delta_version == 0
     table = table_at_head(context.store, context.layout.destination, log)

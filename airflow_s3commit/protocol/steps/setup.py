@@ -84,8 +84,7 @@ def open_job(
 def look_at_record(context: JobContext, stored: Stored[JobRecord]) -> None:
     """Try conditional writes on a job's new record, which is removed if the store does not heed them.
 
-    Raises `StoreUnsuitable` then, and `OutcomeUnknown` if a request fails: the job is set up; set it up
-    again, or abort it.
+    Raises `StoreUnsuitable` then, `OutcomeUnknown` if a request fails: the job is set up; repeat or abort.
     """
     body = encode(stored.record)
     if sha256(body) != stored.sha256:
@@ -155,11 +154,10 @@ def begin_log(
 ) -> bool:
     """Read the newest entry of a log, or create the first one; return whether this process created it.
 
-    The first entry lists the data that is there, or nothing. It is created before any upload is completed
-    there: otherwise a job's file could enter the table twice, or stay in it after an abort. Repeatable.
-    ``own`` has keys of objects of a job that is adopted: its commit lists them. Raises `InvalidDestination`
-    if there is no log, and the destination is an object, belongs to another table, or has a dataset below it.
-    For ``look`` see `set_up`.
+    The first entry lists the data there, or nothing. It precedes any completed upload there: otherwise a
+    job's file could enter the table twice, or stay in it after an abort. Repeatable. ``own`` has keys of an
+    adopted job's objects: its commit lists them. Raises `InvalidDestination` if there is no log, and the
+    destination is an object, belongs to another table, or has a dataset below it. For ``look`` see `set_up`.
     """
     steps: list[Callable[[], FileList | None]] = [partial(_older_data, context, log, own)]
     if look is not None:

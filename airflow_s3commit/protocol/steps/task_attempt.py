@@ -160,7 +160,7 @@ class TaskAttempt:
             data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
             partition_by: Partition columns, outermost first.
             format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
-            options: Values by the names of `airflow_s3commit.tables.options.TABLE_OPTIONS`, as in Spark.
+            options: Values by the names of `airflow_s3commit.tables.options.TABLE_OPTIONS`, as for Spark.
 
         Raises:
             InvalidOption: An option is unknown, malformed, or does not apply to the format.
