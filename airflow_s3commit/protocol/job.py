@@ -312,9 +312,8 @@ class Job:
     ) -> Manifest:
         """Make the sealed output visible, and return the manifest.
 
-        Before: the job is sealed. After: it is committed, what it replaces is deleted, ``_SUCCESS`` is
-        written, and no upload of the job is pending. Repeatable by any process: it finishes an interrupted
-        commit, and returns the manifest of a finished one.
+        Before: the job is sealed. After: it is committed, what it replaces deleted, ``_SUCCESS`` written, and
+        no upload pending. Repeatable by any process: finishes an interrupted commit, or returns the manifest.
 
         Args:
             stages: Seal the job first, as `seal` does, with these pairs of stage and stage attempt.
@@ -351,9 +350,8 @@ class Job:
     ) -> int:
         """Complete a part of the sealed uploads, so that several processes share the work of one commit.
 
-        Before: the job is sealed. After: the objects of that part exist; they may be visible before the job
-        is committed. `commit` completes whatever is not complete, so it does not matter which parts ran.
-        Repeatable by any process, also concurrently.
+        Before: the job is sealed. After: the part's objects exist, maybe visible before the commit. `commit`
+        completes the rest, whichever parts ran. Repeatable by any process, also concurrently.
 
         Args:
             part: Number of the part, from 0.

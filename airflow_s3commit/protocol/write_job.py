@@ -74,7 +74,7 @@ def write_job(
         job_options: Further options of the job.
         name: A display name for the job.
         context: Facts to keep with the job.
-        generation: That the output was made from; a later commit to the same partitions aborts the job.
+        generation: The one the output was made from; a later commit to the same partitions aborts the job.
         progress: Called after each completed upload.
         clock: Source of time.
 

@@ -79,9 +79,8 @@ class Adoption:
             ``…/<UUID>/staging-uploads/_temporary/0/``, or a copy. By default the job's magic directory.
         options: Options of the commit; by default in conflict mode ``append``.
         expect_tasks: Number of the job's tasks: a commit of more or fewer is refused.
-        accept_partial: Commit although task numbers below the greatest have no pendingset. The magic
-            committer writes one even for a task without output, so there these tasks did not commit. With
-            the staging committers they may have had no output.
+        accept_partial: Commit although task numbers below the greatest lack a pendingset: with the magic
+            committer these tasks did not commit, with the staging committers they may have had no output.
         older_than: Refuse a job idle for fewer seconds: it may be alive. The default trusts the caller.
         force: End a job that may be alive, and skip unreadable files: in a commit those that do not count, in
             an abort any. The uploads that only these files list stay pending until a sweep.
@@ -187,9 +186,8 @@ class Adoption:
     def clean_up(self) -> int:
         """Remove a successful job's magic directory, and abort its leftover uploads; return how many.
 
-        For a sweep. What the job published stays, and so does everything else outside the magic directory.
-        Raises `JobClosed` if the job is not successful, and `InvalidRecord` if a file in its directory may be
-        data or cannot be read; nothing is changed then.
+        For a sweep. All outside the magic directory stays, published files too. Raises `JobClosed` if the job
+        is not successful, `InvalidRecord` if a file there may be data or is unreadable; then nothing changes.
         """
         context, survey, job = self._context, self._survey, self.job
         if job is None:

@@ -137,7 +137,7 @@ class PendingUpload(Struct, frozen=True, kw_only=True):
     def expected_etag(self) -> str:
         """The ETag of the completed object: ``md5(concat(md5(part)))-<parts>``.
 
-        Empty if parts' ETags are no MD5s (SSE-KMS, SSE-C, some stores); then only metadata identifies objects.
+        Empty if parts' ETags are no MD5s (SSE-KMS, SSE-C, some stores): only metadata identifies objects.
         """
         digest = hashlib.md5(usedforsecurity=False)
         for etag in self.bare_etags:

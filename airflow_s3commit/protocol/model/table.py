@@ -43,7 +43,7 @@ class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a ``commit`` entry does to the table.
 
     Attributes:
-        mode: ``append``, ``replace``, ``fail``, ``rollback``; ``older-data`` (first, what predates the log).
+        mode: ``append``, ``replace``, ``fail``, ``rollback``; ``older-data`` (first entry: earlier files).
         takes: What leaves before the files enter: ``nothing``, the ``partitions``' files or ``everything``.
         unowned: Objects that leave with them. They are named because the table does not have them.
         partitions: Totals by partition, in directories below the destination. One without files is emptied.

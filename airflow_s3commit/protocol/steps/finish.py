@@ -265,10 +265,9 @@ def write_marker(
 ) -> None:
     """Write the marker of a commit, unless that of this commit or a later one is there. Repeatable.
 
-    A marker that another program wrote after the entry stays, as it speaks of newer data than this commit;
-    with ``over_others`` it is overwritten, as a damaged one is. ``keys`` returns the keys of the commit's
-    first files, at most 100. Raises `StoreUnsuitable` if writes are refused again and again although the
-    marker, as the store shows it, meets their condition.
+    Another program's marker after the entry stays, as it speaks of newer data; with ``over_others`` it is
+    overwritten, like a damaged one. ``keys`` returns keys of the commit's first files, at most 100. Raises
+    `StoreUnsuitable` if writes are refused repeatedly although the marker, as shown, meets their condition.
     """
     store, bucket = context.store, context.bucket
     tried: list[dict[str, Any]] = []

@@ -110,10 +110,9 @@ def set_up(
 ) -> Stored[JobRecord]:
     """Create a job's record, unless a job with its id has ended; begin the log if there is none.
 
-    Repeatable by any process: with the same options it returns the record that is there. For the errors see
-    `Job.setup`. For a job of Hadoop, ``adopting`` has the keys of the objects that Hadoop has made of its
-    uploads, which the first entry of the log leaves to the job's commit. ``look`` is called before anything
-    is written, concurrently with the first reads.
+    Repeatable by any process: with the same options it returns the existing one. For errors see `Job.setup`.
+    For a Hadoop job, ``adopting`` has the keys of objects that Hadoop made of its uploads, which the log's
+    first entry leaves to the job's commit. ``look`` is called before any write, alongside the first reads.
     """
     log = Log(context)
     store, home = context.store, context.layout.destination
