@@ -2,8 +2,7 @@
 
 A report declares its columns once, beside its fields; the terminal, the task log and the page draw them.
 
-Records and stores may contain any number, so no formatter raises: a value that cannot be formatted becomes a
-question mark.
+Records and stores may hold any number, so no formatter raises: what it cannot format becomes a question mark.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ def or_unknown(formatter: Callable[[Any], str]) -> Callable[[Any], str]:
 def plain(value: object) -> str:
     """Return a value as text with control characters escaped, including those for the text's direction.
 
-    Keys and contexts are untrusted: a control character could manipulate the terminal, or make one line look
-    like another.
+    Keys and contexts are untrusted: a control character could manipulate the terminal, or fake another line.
     """
     return _CONTROL.sub(_escaped, str(value))
 

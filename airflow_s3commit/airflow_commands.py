@@ -1,7 +1,6 @@
 """``airflow s3commit …``: the commands of ``s3commit``, with the store of an Airflow connection.
 
-Airflow imports this module whenever ``airflow`` runs. So it imports nothing but Airflow's own types, and a
-command imports the program when it runs.
+``airflow`` always imports this module, so only a running command imports more than Airflow's own types.
 """
 
 from __future__ import annotations

@@ -55,8 +55,7 @@ class HivePathMapper(PartitionMapper):
     The package's plugin registers it with the scheduler.
 
     :param template: The consumer's key, with columns in braces, as ``{region}/{dt}``; None keeps the path.
-    :param date_column: The column of the template with the partition date of the consumer's run; None if
-        runs have no partition date.
+    :param date_column: The template's column with the partition date of a consumer's run; None for no date.
     :param date_format: Format of ``date_column``, as for ``strptime``.
     :param max_downstream_keys: As in Airflow's own mappers.
     :raises ValueError: The template is malformed, or does not have ``date_column``.

@@ -149,8 +149,7 @@ def compact(
         InvalidOption: A partition is not in the table, or pyarrow cannot rewrite its files without changing
             them: they are not Parquet, their columns are not recorded, or no job wrote all columns.
         DestinationNotEmpty: Another job has uploads in a partition, or another program put objects there.
-        DestinationChanged: Another job or program changed a partition, or a file, meanwhile. Nothing was
-            changed.
+        DestinationChanged: Another job or program changed a partition or file meanwhile. Nothing was changed.
         S3CommitError: As `write_job` raises it.
     """
     home = Destination.of(destination)

@@ -37,8 +37,7 @@ class NoSuchBucket(DidNotHappen):
 class NoSuchUpload(DidNotHappen):
     """The multipart upload does not exist, or no longer exists.
 
-    It was completed, aborted or removed by a lifecycle rule, or never created. Only a HEAD of its object
-    shows which.
+    It was completed, aborted, removed by a lifecycle rule or never created. Only a HEAD of its object tells.
     """
 
 

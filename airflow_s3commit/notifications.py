@@ -35,8 +35,7 @@ _PAUSE = 5.0
 #: Seconds that a notifier always has, for its first abort.
 _LEAST = 4.0
 
-#: Airflow limits the total time of the notifiers that a process calls in a row: when the first of them began,
-#: and when the last one ended.
+#: When the first of a process's notifiers in a row began and the last ended: Airflow limits their total time.
 _row = SimpleNamespace(began=-inf, ended=-inf)
 
 
@@ -68,8 +67,7 @@ class AbortUploadsNotifier(BaseNotifier):
     killed, and the next abort finds uploads that they have started since. It repeats the abort as long as it
     finds uploads, up to six times, if ``time_limit`` allows it.
 
-    It reads the jobs from the XComs of the run's setup tasks, by the run's id. The context needs no task
-    instance.
+    It reads the jobs from XComs of the run's setup tasks, by the run id. The context needs no task instance.
 
     :param job: A job reference, or several; None for those of the setup tasks. (templated)
     :param setup_task_ids: The tasks whose XComs have the references; None for every `S3CommitSetupOperator`

@@ -36,8 +36,7 @@ SPARKS_CONFLICT_MODE: Final = (
 def conflict_mode_param(default: str = "fail") -> Param:
     """Return the DAG param ``conflict_mode``, the treatment of existing data.
 
-    :param default: The mode of a run whose conf sets none: ``fail``, ``append``, ``replace`` or
-        ``as-written``.
+    :param default: Mode of a run whose conf sets none: ``fail``, ``append``, ``replace`` or ``as-written``.
     :raises ValueError: The default is not one of these.
     """
     if default not in _MODES:

@@ -47,17 +47,14 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
     :param job: The job, as its reference (the output of an `S3CommitSetupOperator`) or its id. (templated)
     :param run_id: The run that committed. (templated)
     :param context: Further facts of that run: ``dag_id``, ``partition_key``, ``logical_date``, … (templated)
-    :param newer_than: Ignore commits up to this time: a time, a date (its beginning) or a data interval (its
-        start), in the DAG's zone; or a duration before the run's ``run_after``, such as ``1d12h``, with
-        calendar days. (templated)
+    :param newer_than: Ignore commits up to this time: a time, or the start of a date or data interval, in the
+        DAG's zone; or a duration before ``run_after``, such as ``1d12h``, with calendar days. (templated)
     :param partitions: Partitions that the commit added files to, such as ``dt=2013-01-01``. (templated)
     :param min_files: Minimum number of files in the manifest. (templated)
     :param search_depth: Maximum number of manifests that one poke reads, newest first.
     :param poke_interval: Seconds between two pokes; by default ``[s3commit] poke_interval``.
-    :param deferrable: Poke once, then wait in the triggerer instead of on a worker; by default
-        ``[operators] default_deferrable``.
-    :param kwargs: Other arguments of sensors, such as ``mode`` (``poke`` or ``reschedule``) and
-        ``timeout``.
+    :param deferrable: Poke once, then wait in the triggerer; by default ``[operators] default_deferrable``.
+    :param kwargs: Other arguments of sensors, such as ``mode`` (``poke`` or ``reschedule``) and ``timeout``.
     """
 
     template_fields = (*TableOperator.template_fields, *_CONDITIONS, "min_files")

@@ -95,8 +95,7 @@ class S3CommitGroup:
         """Add a stage that runs SQL in Spark's own shell, and return its task.
 
         What the statements write to the destination waits for the commit, as with ``writer="spark"``. The
-        first statement that fails makes the task fail. Spark's shell runs in client mode only, with Hive
-        support.
+        first failed statement fails the task. Spark's shell runs in client mode only, with Hive support.
 
         :param sql: Statements separated by ``;``; or a list of such strings, or an XCom with one, for a
             mapped task with an instance for each. (templated)
@@ -282,8 +281,7 @@ class S3CommitGroup:
 class SparkStages:
     """Adds Spark stages to a group: a single stage by a call, a mapped stage by ``expand``.
 
-    The arguments are those of `S3CommitSparkSubmitOperator` without ``job``; the default of ``task_id`` is
-    ``spark_submit``.
+    Arguments are `S3CommitSparkSubmitOperator`'s without ``job``; ``task_id`` defaults to ``spark_submit``.
     """
 
     def __init__(
@@ -355,14 +353,12 @@ def s3_commit_task_group(
         ``execution_timeout`` in ``default_args`` applies to stages only: each request has a time limit.
         A refusal is not retried, because the next try would be refused too.
     :param retry_delay: Time between these tries. Stages keep their own retries.
-    :param kill_window: Seconds between two aborts, by the teardown and by a retried setup, for uploads of
-        tasks that are being killed.
+    :param kill_window: Seconds between two aborts, by teardown and retried setup, for uploads of dying tasks.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. By default that
         of ``default_args``, or ``[s3commit] aws_conn_id``. (templated)
     :param arguments: Options of the job, as in `S3CommitSetupOperator`, such as ``conflict_mode="replace"``,
         and further arguments of Airflow's ``TaskGroup``. In a group with ``writer="spark"``, and a DAG
-        without the param ``conflict_mode``, the default of that option is ``as-written``: the save modes
-        decide. (templated)
+        without the param ``conflict_mode``, its default is ``as-written``: the save modes decide. (templated)
     :raises ValueError: The group has no stage, a task gets the job and is no stage, a task has the name of
         an instance of a mapped one, several Spark tasks have one stage, ``writer`` is mapped, or no mode is
         named and only some of the tasks that get the job have ``writer="spark"``.

@@ -139,8 +139,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
     timeout: ``absent``, ``stale``, ``damaged``, ``missing-bucket``, ``no-permission``, ``refused``,
     ``unavailable``, ``error``.
 
-    Triggers of one triggerer with the same destination and search depth share their requests: one search per
-    interval serves all of them.
+    Triggers of one triggerer with the same destination and search depth share one search per interval.
 
     :param wanted: The conditions that the manifest must meet, as ``Criteria.to_dict`` returns them.
     :param give_up_at: The time to stop waiting, in seconds since the epoch; None for never.
@@ -213,8 +212,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
     the trigger continues, so that an unreadable bucket does not end a schedule.
 
     :param context: Facts of the run that committed, such as ``dag_id``; other commits are ignored.
-    :param newer_than: Ignore commits up to this time: a datetime or ISO 8601 text, in UTC if it has no time
-        zone.
+    :param newer_than: Ignore commits up to this time: a datetime or ISO 8601 text, in UTC if it has no zone.
     :param partitions: Partitions that the commit must have added files to, such as ``dt=2013-01-01``.
     :param min_files: Minimum number of files in the manifest.
     """

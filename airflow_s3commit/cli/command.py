@@ -1,7 +1,6 @@
 """The building blocks of commands: the store, arguments and shared options, sessions, help, and errors.
 
-No option takes credentials, because other users of the machine can read a command line. Credentials are found
-as boto3 finds them.
+Credentials are found as boto3 finds them, not in options: other users of the machine can read a command line.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ _SCHEME = re.compile("s3[an]?://")
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # older releases take no argument
     """A type of arguments and options with a name for the help, whose values a function parses.
 
-    With a plain function, older releases of click show the value instead of what is wrong with it, and the
-    value may have a password.
+    With a plain function, older releases of click show the value, which may have a password, not the fault.
     """
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
@@ -220,8 +218,7 @@ class Session:
         destination: The destination; the registry, if the command is about the destinations in it.
         staging_root: The root of the jobs' staging; None if it is the destination.
         registry: The prefix of a registry.
-        pattern: The pattern of the registry's destinations that the command is about, empty for all; None for
-            a command about one destination.
+        pattern: Pattern of the registry's destinations to work on, empty for all; None for one destination.
     """
 
     connection: Connection

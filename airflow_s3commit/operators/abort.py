@@ -155,8 +155,7 @@ class S3CommitAbortOperator(CommitStepOperator):
     ) -> tuple[dict[str, str], dict[str, list[Any]]]:
         """Return the task ids of failed instances by name, and by task id the failures that the tasks noted.
 
-        The name of a mapped instance ends with its index. A task that failed for an earlier job, and has not
-        run for this one, is left out.
+        A mapped instance's name ends with its index. Tasks that failed only for an earlier job are left out.
         """
         known = getattr(self.get_dag(), "task_dict", {})
         names = (name for name, state in states.items() if state == "failed")

@@ -178,8 +178,7 @@ class S3CommitAuditOperator(SealingOperator):
     `S3CommitResolveConflictsOperator`: if it fails, the commit does not run and the teardown aborts the job.
     It may be retried and cleared. The XCom ``audit_report`` has the report too, even if the audit fails.
 
-    :param rules: The checks, by the names of the fields of `AuditRules`. A check fails if its statistic is
-        unknown. (templated)
+    :param rules: Checks, by field name of `AuditRules`. Each fails if its statistic is unknown. (templated)
     :param on_fail: ``fail``; ``warn``: log the failed checks and succeed; or ``ask``: wait, without a worker,
         until a user approves or rejects the commit in Airflow's required actions. (templated)
     :param response_timeout: Time that ``ask`` waits for an answer before the audit fails; None for no limit.

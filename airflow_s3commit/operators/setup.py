@@ -122,11 +122,9 @@ class S3CommitSetupOperator(JobOptionsOperator):
 
     But if no stage was cleared with it, as when ``commit`` alone is cleared, it returns the run's newest job,
     if that is sealed with the same options, or committed, as one of the last 100 jobs that ended there. If
-    that job cannot continue, and a stage has succeeded, this task fails: a new job would lack the stage's
-    output.
+    that job cannot continue, and a stage has succeeded, this task fails: a new job would lack its output.
 
-    :param kill_window: Seconds between two aborts of an earlier job whose tasks may still be running; 0
-        aborts once.
+    :param kill_window: Seconds between two aborts of an earlier job whose tasks may still run; 0 aborts once.
     :param kwargs: The job's options, which are the fields of `JobOptions`, such as ``retain="7d"``;
         ``object_options`` is a dict with the entries of `ObjectOptions`. They are one template field,
         ``options``. The default of ``conflict_mode`` is the param of that name, and ``replace`` in backfills.
@@ -236,8 +234,7 @@ class S3CommitSetupOperator(JobOptionsOperator):
     def _stages_of_earlier_try(self, context: Context) -> dict[str, str]:
         """Return the states of the stages after this task, by task and map index; empty in the first try.
 
-        A mapped stage without an instance yet has the state ``None``. Sensors, and tasks that no
-        commit waits for, are no stages.
+        A mapped stage without an instance is ``None``. Sensors, and tasks no commit waits for, are no stages.
         """
         if self.get_dag() is None or context["ti"].try_number == 1:
             return {}

@@ -141,8 +141,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
 
     def on_kill(self) -> None:
         """Kill the application, and submit no other; the job is left to a retry, or to the teardown."""
-        # Airflow runs execute() for up to five more seconds after this returns; an application submitted in
-        # that time would outlive the task.
+        # Airflow runs execute() up to five seconds after this; an application started then outlives the task.
         self._killed = True
         super().on_kill()
 

@@ -42,11 +42,9 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`; or a pattern such
         as ``s3://lake/*``, for the destinations of ``[s3commit] registry`` that match, each with the
         connection and the staging of its entry; entries of empty destinations are removed. (templated)
-    :param older_than: Time without a new upload or record after which a job is dead, longer than any task
-        of a job runs: seconds, a ``timedelta``, or a duration such as ``7d``. By default ``[s3commit]
-        sweep_age_days``. (templated)
-    :param apply: True removes, False is a dry run. Text must be a word for true or false, such as ``yes``.
-        (templated)
+    :param older_than: Time without a new upload or record until a job is dead, longer than any task runs:
+        seconds, a ``timedelta`` or text like ``7d``; by default ``[s3commit] sweep_age_days``. (templated)
+    :param apply: True removes, False is a dry run. Text must mean true or false, like ``yes``. (templated)
     :param staging: The prefix of the staging of jobs on this destination, if it is not below the
         destination. Jobs' records name it too; leftovers without a record are found only by it. (templated)
     :param object_options: Encryption of the small objects by which a sweep reads the store's clock, as in
@@ -186,8 +184,7 @@ class S3CommitCompactOperator(JobOptionsOperator):
     nothing, if another job has uploads there or commits meanwhile. Returns the generation, which is None if
     no partition gained anything, and the numbers of partitions, files and rows.
 
-    :param partitions: Partitions of the table, such as ``dt={{ ds }}``; by default every one, and none for an
-        empty list. (templated)
+    :param partitions: Partitions, like ``dt={{ ds }}``; by default all, none for an empty list. (templated)
     :param target_bytes: Size in bytes at which a file ends; by default 128 MiB. (templated)
     :param kwargs: Options of the job, as in `S3CommitSetupOperator`: ``retain``, ``object_options``, …
     """

@@ -246,9 +246,8 @@ def dataset(
     """Return the whole table at one generation as a dataset.
 
     Each commit makes a generation of the table. The call fixes the generation: later commits do not change
-    the dataset, whose schema metadata has it as ``s3commit.generation``. A scan does not open files whose
-    partition its filter excludes, and reads only the columns that it selects. The call changes nothing in the
-    store and may be repeated.
+    the dataset, whose schema metadata has it as ``s3commit.generation``. A scan opens no file whose partition
+    its filter excludes, and reads only selected columns. The call only reads the store and may be repeated.
 
     Args:
         store: The store with the manifest, or an `S3Config` to connect with.
@@ -275,8 +274,7 @@ def dataset(
         DestinationChanged: Raised by a scan: a file's size differs from the committed one.
         InvalidRecord: The log, a manifest or a list of files is damaged or names a key outside the
             destination; or the destination has no log, and another committer wrote ``_SUCCESS``.
-        UnreadablePartitions: The directories have different partition columns, or a value is not of its
-            column's type.
+        UnreadablePartitions: Directories differ in partition columns, or a value is not of its column's type.
         UnreadableFiles: The files have several formats, an unknown one, or a text format that is not given
             as pyarrow's; or the types of a column in different commits have no common type.
         ValueError: A generation is out of range, or is given beside a job; ``store`` is not an `S3Config`
@@ -299,9 +297,8 @@ def dataset(
 def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> list[tuple[str, WrittenSchema]]:
     """Return the different schemas of a table's files, each with a job that wrote it; none without a file.
 
-    They are the recorded schemas, and those of the files to inspect. Text has no stored schema: it is
-    inferred from the first file with rows. Raises as opening a file does, and `InvalidRecord` for a damaged
-    schema.
+    They are the recorded schemas, and those of the files to inspect. Text stores no schema: it is inferred
+    from the first file with rows. Raises as opening a file does, and `InvalidRecord` for a damaged schema.
     """
     known = [] if reading.is_text else [schema for schema in table.schemas if schema.columns.arrow]
     recorded = [_recorded(table, schema.job_id, schema.text, reading) for schema in known]

@@ -1,7 +1,6 @@
 """The PySpark interface: writes DataFrames as pending multipart uploads.
 
-Importing this package imports neither PySpark nor pyarrow. `register`, `write_pending`, `foreach_batch` and
-the data source import both.
+Only `register`, `write_pending`, `foreach_batch` and the data source import PySpark and pyarrow.
 """
 
 from __future__ import annotations

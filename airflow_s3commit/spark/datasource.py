@@ -70,9 +70,8 @@ _NO_READER = (
 class S3CommitDataSource(DataSource):
     """The data source ``s3commit``, whose files appear all at once when the job commits.
 
-    The options of a write are `airflow_s3commit.spark.options.WRITE_OPTIONS`. They include ``partitionBy``,
-    because Spark does not pass ``.partitionBy()`` to a Python data source. The save modes are ``append`` and
-    ``overwrite``; Spark passes no others.
+    A write's options are `airflow_s3commit.spark.options.WRITE_OPTIONS`, with ``partitionBy``: Spark passes
+    no ``.partitionBy()`` to a Python data source, and only the save modes ``append`` and ``overwrite``.
     """
 
     #: The store settings of the session's conf, read at registration.

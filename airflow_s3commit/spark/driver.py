@@ -101,8 +101,7 @@ class PendingWrite:
         stage_attempt: Id of the stage attempt.
         tasks: The sealed task attempts, each with its pendingset's location, files, bytes and rows; none with
             the engine ``spark``.
-        seal: The stage's seal, with counts of each partition; None if the write was ignored, or was committed
-            with the engine ``spark``.
+        seal: The seal, with counts by partition; None if ignored, or committed with the engine ``spark``.
         manifest: The manifest, if the write committed a job of its own; None if the job's owner commits.
         ignored: Whether nothing was written, because the mode was ``ignore`` and the destination has data.
     """
@@ -340,8 +339,7 @@ def named(one: Target | Job) -> str:
 def _check_overwrite(target: Target, options: WriteOptions, of_job: JobOptions) -> None:
     """Refuse a write whose overwrite mode, or its session's, contradicts what the job replaces.
 
-    Spark's default mode, ``static``, replaces the whole table; the default here is to replace the partitions
-    that get rows.
+    Spark's default ``static`` replaces the whole table; the default here replaces partitions that get rows.
     """
     if of_job.conflict_mode != "replace":
         return

@@ -220,8 +220,7 @@ def parse_options(
         store_defaults: The session's store settings, for options that are not set.
 
     Raises:
-        InvalidOption: An option is unknown, malformed, does not apply to the format, or contradicts another
-            option or the save mode.
+        InvalidOption: An option is unknown, malformed, or does not fit the format, another, or the save mode.
     """
     # The format first, so that the error for another format is not one about its unknown options.
     in_order = sorted(options.items(), key=lambda option: option[0].lower() != "format")

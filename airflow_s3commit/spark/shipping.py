@@ -39,8 +39,7 @@ def py_files(directory: str | os.PathLike[str] | None = None) -> str:
     """Return the path of a zip that ships this package to executors, for ``--py-files``.
 
     The zip contains the running code; the same code makes the same zip, byte for byte. Its name has the
-    version and a digest of its content. Repeatable: the file is written again only if it is missing or
-    damaged.
+    version and a digest of its content. Repeatable: the file is written again only if missing or damaged.
 
     Args:
         directory: Directory of the zip; by default the user's cache, ``$XDG_CACHE_HOME/airflow-s3commit`` or
@@ -132,12 +131,10 @@ def require_libraries() -> None:
 #: The commit protocol, for ``spark.sql.sources.commitProtocolClass``.
 PROTOCOL_CLASS = "s3commit.spark.PendingCommitProtocol"
 
-#: The guard that refuses commands that would delete a job's table without the protocol, for
-#: ``spark.sql.extensions``.
+#: Guard against commands that would delete a job's table without the protocol, for ``spark.sql.extensions``.
 GUARD_CLASS = "s3commit.spark.CatalogGuard"
 
-#: The services of the jar, by which Spark 4 loads the guard even if an application sets other extensions; a
-#: session of PySpark 3.5 does not.
+#: The jar's services, by which Spark 4, not PySpark 3.5, loads the guard even if other extensions are set.
 _SERVICES = {"org.apache.spark.sql.SparkSessionExtensionsProvider": GUARD_CLASS}
 
 _SOURCES = Path(__file__).parent / "jvm"
@@ -151,8 +148,7 @@ def pending_jar() -> str:
     """Return the path of the jar, for ``--jars`` of an application whose own writes must stay pending.
 
     It depends on Spark 3.5 or newer and on ``hadoop-aws`` 3.4.1 or newer, which the cluster must have.
-    Repeatable: in a checkout, the jar is compiled once and kept in ``$XDG_CACHE_HOME/airflow-s3commit`` or
-    ``~/.cache/airflow-s3commit``.
+    Repeatable: a checkout compiles it once, to ``airflow-s3commit`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
     Raises:
         MissingJar: This is a checkout, and ``javac`` or PySpark is missing.

@@ -69,11 +69,9 @@ def foreach_batch(
         mode: ``append``, or ``overwrite`` to replace the partitions that a batch has rows for; with the
             option ``partitionOverwriteMode=static`` the whole table. A batch without rows replaces nothing,
             or with that option everything.
-        name: Distinguishes this write from other writes of the same query to the same destination. Without
-            it, the second write of a batch is refused.
-        stream: The stream's identity, required in Spark Connect, which does not reveal the query's id. Change
-            it with the query's checkpoint: under the old identity, batches of a new checkpoint look like
-            those of the old one, and are refused.
+        name: Distinguishes a query's writes to a destination; without it, a batch's second write is refused.
+        stream: The stream's identity, required in Spark Connect, which hides the query's id. Change it with
+            the query's checkpoint: else a new checkpoint's batches look like the old one's, and are refused.
         cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file.
         options: Further options of the data source ``s3commit``, by the same names.
 
@@ -84,8 +82,7 @@ def foreach_batch(
             seems to, as in `write_pending`.
         JobClosed: From the function: another driver of the same query has begun this batch meanwhile; or the
             batch is committed and a later one has begun, because the query runs from another checkpoint.
-        S3CommitError: From the function: the batch could not be written or committed; see `write_pending` and
-            `Job.commit`.
+        S3CommitError: The function cannot write or commit the batch; see `write_pending` and `Job.commit`.
     """
     if mode not in ("append", "overwrite"):
         raise InvalidOption(f"mode {mode!r} is not supported for a stream's batches: use append or overwrite")
@@ -246,8 +243,7 @@ def refuse_passed(store: ObjectStore, batch: Batch) -> None:
 def commit_batch(job: Job, token: str, tasks: Sequence[CommittedTask]) -> Manifest:
     """Seal and commit the job that `begin_batch` returned for a token. Repeatable.
 
-    The files of a batch without rows are left out: a stateful query has such batches, and each would add a
-    file without rows.
+    Files of a batch without rows are left out: a stateful query has such batches, and each would add a file.
     """
     seal = job.seal_stage(STAGE, token, tasks)
     return job.commit(stages=[] if seal.counts.rows == 0 else [(STAGE, token)])

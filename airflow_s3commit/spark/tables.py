@@ -103,18 +103,15 @@ def read_table(
         spark: The session, classic or Spark Connect, with S3A.
         uri: URI of the table.
         generation: Read the table as it was after this commit.
-        since: Read only files that commits after this generation added, and that are still in the table; 0
-            reads all.
+        since: Read only files added by commits after this generation and still in the table; 0 reads all.
         job_id: Read only the files that this job's commit added.
-        format: Spark's name of the files' format; by default what their names end with: parquet, orc, csv or
-            json.
+        format: Spark's name of the files' format; by default how their names end: parquet, orc, csv or json.
         schema: The columns, as for ``spark.read.schema``; those of partitions may be left out. By default the
             columns of all commits; for formats without recorded columns Spark infers them from the files.
         options: Options of Spark's reader of the format, such as ``header``.
 
     Raises:
-        NoSuchKey: No job has committed to the destination, or not the one of ``job_id``; it has no such
-            generation; or a list of files is gone.
+        NoSuchKey: There is no commit, none of ``job_id`` or no such generation; or a list of files is gone.
         HistoryRewound: A rollback came after the generation ``since``.
         InvalidRecord: The log or a list of files is damaged.
         UnreadableFiles: The files have several formats, or one that their names do not tell; or a column has

@@ -49,9 +49,8 @@ def write_task(
     """Write a task's rows as pending uploads and commit them as one pendingset; ``ids`` are as in `task_ids`.
 
     Any exception here aborts the attempt's uploads. A failure of the operators that produce the rows raises
-    no exception here: Spark ends the batches as if they were complete (seen with 4.3) and drops the task's
-    message, and the pendingset lacks rows. So only task attempts with a message may be sealed, whatever
-    pendingsets exist.
+    no exception here: Spark ends the batches as if complete (seen with 4.3) and drops the task's message, and
+    the pendingset lacks rows. So only task attempts with a message may be sealed, whatever pendingsets exist.
     """
     stage, stage_attempt, partition, attempt_id = ids
     try:

@@ -122,23 +122,19 @@ def write_pending(
     Args:
         frame: The rows.
         destination: URI of the destination, or a `Destination`; by default the job's.
-        partition_by: Partition columns, outermost first. They become directories with the names that Spark's
-            own writer gives them.
+        partition_by: Partition columns, outermost first. They become directories named as by Spark's writer.
         mode: Spark's save mode. ``overwrite`` replaces the partitions that get rows, or with the option
             ``partitionOverwriteMode=static`` the whole table. Without a job the default is
             ``errorifexists``, as in Spark. With a job the job's conflict mode decides: ``append`` accepts
             any, and other modes must not contradict it.
-        job: The job to write for; by default the one in the Spark conf. The records that a `Job` knows are
-            not read again.
-        stage: Name of the write's stage in the argument ``job``, by default ``spark``. For a job in the conf,
-            the conf names the stage.
+        job: The job to write for; by default the Spark conf's. Records that a `Job` knows are not read again.
+        stage: The stage's name in the argument ``job``, by default ``spark``; the conf names that of its job.
         stage_attempt: Id of the stage attempt, new in each run: letters and digits.
         cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file,
             not one from each task with rows of it. To sort the rows, or to spread a partition over several
             tasks, arrange them yourself and pass False.
         format: ``parquet``; with the engine ``spark`` any format that Spark can write.
-        options: Further options of the data source ``s3commit``, by the same names; with the engine ``spark``
-            the options of Spark's own writer.
+        options: Other ``s3commit`` options, by name; with the engine ``spark``, those of Spark's own writer.
         engine: ``python`` writes Parquet with pyarrow and boto3. ``spark`` writes with Spark's own writer and
             S3A; the session needs the conf of `pending_conf` and the jar of `pending_jar`.
 
@@ -147,15 +143,13 @@ def write_pending(
             something for files that s3commit cannot do; or an overwrite without a job would replace other
             data than intended: it has no rows, the table has other partition columns, or the session sets
             Spark's ``partitionOverwriteMode=static``.
-        UnsupportedPartition: A partition column is missing or of a type that Spark too refuses, or a value
-            cannot be part of a path.
+        UnsupportedPartition: A column is missing, Spark too refuses its type, or a value cannot be in a path.
         UnsupportedColumn: Arrow or Parquet cannot hold a column's type.
         InvalidDestination: There is no destination, or it differs from the job's, or the conf has a job that
             keeps what Spark's own writers write there pending.
         JobMismatch: The mode or the object options contradict the job.
         DestinationNotEmpty: The mode is ``errorifexists`` and the destination has data.
-        S3CommitError: The stage could not be sealed, or the job not committed; see `Job.seal_stage` and
-            `Job.commit`.
+        S3CommitError: Sealing the stage or committing the job failed; see `Job.seal_stage` and `Job.commit`.
     """
     destination = as_uri(destination)
     session = frame.sparkSession
@@ -311,8 +305,7 @@ def commit_job(
     session can have many jobs, for several destinations, one after the other or in several threads. It needs
     the conf of `pending_conf` and the jar of `pending_jar` from its start.
 
-    If several jobs have the destination, a write is for the job of its thread. Other threads that write must
-    end before the block does.
+    If jobs share the destination, a write is for its thread's job. Writing threads must end before the block.
 
     Args:
         spark: The session, not one of Spark Connect.

@@ -129,8 +129,7 @@ class ObjectStore(Protocol):
     Buckets, keys and prefixes are plain text, neither quoted nor with a leading ``/``; an upload has the key
     of its object. Every method may raise `Unavailable` (it did not happen), `AccessDenied`, `NoSuchBucket`
     and `StoreRejected` (refused). Methods that change something may also raise `OutcomeUnknown` (it may have
-    happened). Each method documents its further errors, and whether repeating it after an unknown outcome is
-    safe.
+    happened). Each documents its further errors, and whether repeating it after an unknown outcome is safe.
     """
 
     @property
@@ -248,9 +247,8 @@ class ObjectStore(Protocol):
         """Start a multipart upload and return its id. Each call starts a new upload.
 
         Args:
-            headers: Further S3 headers that describe the object, names in lower case: storage class,
-                encryption, ACL, tags, ``cache-control`` and the like, ``x-amz-meta-…``. None sends the
-                defaults of `with_headers`, if any.
+            headers: Further S3 headers of the object, names in lower case: storage class, encryption, ACL,
+                tags, ``cache-control`` and the like, ``x-amz-meta-…``. None sends defaults of `with_headers`.
         """
 
     def upload_part(
@@ -267,8 +265,7 @@ class ObjectStore(Protocol):
     def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
         """Create the object from the parts of an upload, numbered from 1, and return its ETag.
 
-        Whether a completed upload can be completed again depends on the store: after an unknown outcome,
-        check the object.
+        Not every store can complete an upload again: after an unknown outcome, check the object.
 
         Raises:
             NoSuchUpload: The upload was completed or aborted, or never existed.

@@ -28,12 +28,10 @@ class StoreAddress:
     """Address of a store. Holds no credentials, so it may be logged and put into a Spark configuration.
 
     Attributes:
-        endpoint_url: ``https://host[:port]`` of the store, with its path if it has one (``https://host/s3``)
-            and without trailing slashes; None for AWS, or for the endpoint that ``AWS_ENDPOINT_URL_S3``,
-            ``AWS_ENDPOINT_URL`` or the profile sets.
+        endpoint_url: ``https://host[:port][/path]`` of the store, without trailing slashes; None for AWS, or
+            for the endpoint that ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile sets.
         region: The bucket's region; None for the one that boto3's default chain finds.
-        path_style: True for ``endpoint/bucket/key``, False for ``bucket.endpoint/key``; None for path style
-            everywhere except on AWS.
+        path_style: Use ``endpoint/bucket/key``, not ``bucket.endpoint/key``; None uses it except on AWS.
 
     Raises:
         StoreUnsuitable: The endpoint holds a user name or password, or is not an HTTP URL.
@@ -59,9 +57,8 @@ class StoreAddress:
 def plain_endpoint(url: Url, where: str) -> Url:
     """Check that an endpoint's URL is valid, and safe to log and to put into a Spark conf; None passes.
 
-    The URL is returned without trailing slashes: with and without them it is the same store. Raises
-    `StoreUnsuitable` if it holds a user name or password, or is not an HTTP URL. The message does not show
-    the URL, but says ``where`` it is from.
+    Returns it without trailing slashes: they make no difference. Raises `StoreUnsuitable` if it holds a user
+    name or password, or is no HTTP URL. The message does not show the URL, but says ``where`` it is from.
     """
     if url is None:
         return url

@@ -51,8 +51,7 @@ class RetryPolicy:
         """Run ``attempt`` until it returns, raises another error, or the deadline passes.
 
         Raises:
-            OutcomeUnknown: The deadline passed, or there is one of `REFUSALS`, and an earlier attempt may
-                have taken effect.
+            OutcomeUnknown: At the deadline or at one of `REFUSALS`, an earlier attempt may have taken effect.
             Unavailable: The deadline passed and no attempt took effect.
         """
         began, bound = self.clock.monotonic(), _FIRST_PAUSE

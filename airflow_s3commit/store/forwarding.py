@@ -16,8 +16,7 @@ T = TypeVar("T")
 #: Methods that take headers which describe the object.
 _DESCRIBING = frozenset({"put", "create_upload"})
 
-#: ``org.apache.hadoop.fs.s3a.Statistic`` of each method. A listing counts as one request, however many pages
-#: it has; retries are not counted.
+#: ``org.apache.hadoop.fs.s3a.Statistic`` of each method. A whole listing counts once; retries do not count.
 _STATISTICS = {
     "abort_upload": "object_multipart_aborted",
     "check_bucket": "op_get_file_status",

@@ -1,7 +1,6 @@
 """Encodes Arrow rows as files in Spark's layout, without Spark.
 
-The only interface to storage is "open this path, write, close". Importing this package or its `options` does
-not import pyarrow; the other modules do.
+Storage is only "open this path, write, close". Modules other than this one and `options` import pyarrow.
 """
 
 from __future__ import annotations

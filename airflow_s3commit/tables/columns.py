@@ -60,8 +60,7 @@ def rebuilt(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field
 def stored_schema(schema: pa.Schema) -> pa.Schema:
     """Return a schema in types that can be written.
 
-    A type that Spark lacks is replaced by an equivalent one: a dictionary by its values, a time by
-    microseconds.
+    A type that Spark lacks is replaced by an equivalent: a dictionary by its values, a time by microseconds.
 
     Raises `UnsupportedColumn` if there is no column, a type has no equivalent, or two have the same name.
     """
@@ -221,8 +220,7 @@ _SPARK_NAMES = {
 def from_text(text: str, where: str) -> WrittenSchema:
     """Read the text of a schema in Arrow's encoding. Files may have columns with names of partition columns.
 
-    Raises `InvalidRecord` if it is damaged; `InvalidOption` if it lacks Arrow's encoding, as after Spark's
-    own writers.
+    Raises `InvalidRecord` if damaged; `InvalidOption` if it lacks Arrow's encoding, as after Spark's writers.
     """
     columns = WrittenColumns.of(text, where)
     if columns.arrow is None:

@@ -102,8 +102,7 @@ def write_table(
 ) -> WrittenTable:
     """Write a table to files; every file is closed afterwards.
 
-    Another call with the same ``numbers`` writes further files. Arguments and errors are those of
-    `TaskAttempt.write_table`.
+    Another call with the same ``numbers`` adds files. Arguments and errors are `TaskAttempt.write_table`'s.
     """
     table_options = parse_table_options(options or {}, format=format, partition_by=partition_by)
     reader = _reader_of(data)
@@ -184,8 +183,7 @@ def write_batches(
 
     Args:
         opener: Opens files. If this raises, the caller discards the files that it has opened.
-        empty_file: Whether to write an empty file with the schema if there are no rows and no partition
-            columns.
+        empty_file: Whether to write an empty file with the schema if there are no rows or partition columns.
         numbers: Number of files with that stem, by directory; updated in place.
     """
     options = plan.options
@@ -228,8 +226,7 @@ def _write_largest(
 ) -> tuple[list[pa.RecordBatch], int]:
     """Write the largest partitions, empty ``batches``, and return a copy of the other rows and its bytes.
 
-    Small partitions wait for more rows, so that fewer files and row groups are small. At most ``kept`` bytes
-    of rows are left.
+    Small partitions wait for more rows, for fewer small files and row groups. At most ``kept`` bytes remain.
     """
     if kept:
         # A sorted copy needs room.

@@ -68,8 +68,7 @@ _is_passing = re.compile(
     "amz-sdk-|content-|expect|user-agent|x-amz-(?:sdk-)?checksum-|x-amzn-trace-id", re.IGNORECASE
 ).match
 
-#: Seconds for which a prepared request is used. After them the client may have renewed its credentials, or
-#: learned of another region from a redirect.
+#: Seconds to use a prepared request: later the client may have new credentials, or by redirect a new region.
 ROUTE_SECONDS = 1.0
 
 #: Maximum seconds that the loop sleeps.

@@ -1,8 +1,7 @@
 """S3 requests, and how botocore's parsed responses and errors become this package's values and errors.
 
-A store that rejects a request responds with a specific status (4xx, 503). After an internal error, a gateway
-error or a lost connection the effect is unknown: `OutcomeUnknown` for a request that changes something,
-`Unavailable` for one that only reads.
+A store rejects a request with a specific status (4xx, 503). After an internal or gateway error or a lost
+connection the effect is unknown: `OutcomeUnknown` if it changes something, `Unavailable` if it only reads.
 """
 
 from __future__ import annotations

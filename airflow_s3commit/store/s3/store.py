@@ -95,11 +95,9 @@ class S3Store(RetryingStore):
             the extra ``fast``; ``boto3``, the client; ``auto``, curl where it is installed. Calls that
             libcurl cannot make as the client would (by a proxy, to a directory bucket) go through the client.
         connections: Maximum concurrent calls of `perform` through libcurl.
-        requests_per_second: Maximum requests per second that `perform` sends through libcurl; None for no
-            bound.
+        requests_per_second: Maximum requests per second that `perform` sends with libcurl; None for no bound.
         origin: Where the client's address and credentials come from, for errors.
-        make: Makes another such client, for processes that are forked later; without it they use the given
-            one, on new connections.
+        make: Makes another such client for processes forked later; else they reconnect the given one.
 
     Raises:
         ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
@@ -282,8 +280,7 @@ class S3Store(RetryingStore):
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
         """Implement `ObjectStore.delete_many`.
 
-        Keys that XML cannot hold are deleted one by one, and so are objects with ETags if the store refuses
-        ETags in bulk deletes.
+        One by one it deletes keys that XML cannot hold, and objects with ETags if bulk deletes refuse those.
 
         Raises `ValueError` for more than `MAX_DELETES` objects.
         """
@@ -400,8 +397,7 @@ class S3Store(RetryingStore):
 def abort_days(rules: Iterable[Mapping[str, Any]], prefix: str) -> int | None:
     """Return after how many days lifecycle rules abort pending uploads below ``prefix``; None for never.
 
-    Of the rules that cover all of ``prefix``, the shortest counts. Rules on tags or sizes do not apply to
-    pending uploads, which have neither.
+    Of rules on all of ``prefix``, the shortest counts; none on tags or sizes: pending uploads have neither.
     """
     found = []
     for rule in rules:
