@@ -47,10 +47,9 @@ class HivePathMapper(PartitionMapper):
             default_partition_mapper=HivePathMapper("{dt}", date_column="dt"),
         )
 
-    runs the consumer once for each day, with the partition key ``2013-01-01``, for any number of committed
-    regions. Airflow's ``ChainMapper`` combines it with another mapper, such as
-    ``StartOfMonthMapper(input_format="%Y-%m-%d")`` for monthly runs. The mapper undoes Spark's escaping of
-    values in directory names.
+    runs the consumer once a day, with the partition key ``2013-01-01``, for any number of committed regions.
+    Airflow's ``ChainMapper`` combines it with others, such as ``StartOfMonthMapper(input_format="%Y-%m-%d")``
+    for monthly runs. The mapper undoes Spark's escaping in directory names.
 
     The package's plugin registers it with the scheduler.
 

@@ -37,10 +37,9 @@ AIRFLOWS_DEFAULT = "aws_default"
 class S3CommitHook(BaseHook):
     """Connects to the store of an ``aws`` connection, with its role, region, endpoint and ``verify``.
 
-    It uses the Amazon provider's ``S3Hook``, and connects on first use. ``config_kwargs`` of the connection's
-    extra configures the client (proxies, timeouts, ``max_pool_connections``), but not its retries: the store
-    repeats requests itself. If the connection has no endpoint, it comes from ``AWS_ENDPOINT_URL_S3``,
-    ``AWS_ENDPOINT_URL`` or the profile.
+    It uses the Amazon provider's ``S3Hook``, and connects on first use. The extra's ``config_kwargs``
+    configures the client (proxies, timeouts, ``max_pool_connections``), not its retries: the store itself
+    retries. A missing endpoint comes from ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile.
 
     :param aws_conn_id: The ``aws`` connection; None means boto3's default chain.
     :param retry_deadline: Seconds for which one call to the store is retried; None means the store's default.

@@ -37,12 +37,11 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
     """Waits until a destination has a manifest that meets the conditions, and returns its summary.
 
     The ``_SUCCESS`` of the day before always exists, so at least one condition is required. One manifest must
-    meet all conditions; if several do, the sensor returns the newest. The log of commits is searched: a
-    ``_SUCCESS`` of another program is no commit, and a compaction changes no row, so it does not count. A
-    missing bucket, or missing permission, fails the task at once. After the timeout, the error has the
-    outcome of the last search: no commit, a stale one, a damaged log. A condition without a value in this run
-    (a missing XCom, a template that renders to nothing) fails the task at once: without the condition any
-    manifest would do. It may be retried.
+    meet all conditions; of several, it returns the newest. The log of commits is searched: a ``_SUCCESS`` of
+    another program is no commit, and a compaction changes no row, so it does not count. A missing bucket or
+    permission fails the task at once. After the timeout, the error has the outcome of the last search: no
+    commit, a stale one, a damaged log. A condition without a value in this run (a missing XCom, a template
+    that renders to nothing) fails the task at once: without it any manifest would do. It may be retried.
 
     :param job: The job, as its reference (the output of an `S3CommitSetupOperator`) or its id. (templated)
     :param run_id: The run that committed. (templated)

@@ -52,26 +52,23 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
     on), and seals the stage attempt with which the driver was started, unless the driver does that.
 
     It supports client and cluster mode on local and standalone masters, YARN and Kubernetes. To watch and
-    kill drivers on a standalone cluster, the master's REST server must run. That server accepts no Python
-    application as a driver: use ``java_class="org.apache.spark.deploy.SparkSubmit"`` with the application
-    among the arguments. On YARN in cluster mode, set ``yarn_track_via_rm_api=True``, or ``durable=False`` for
-    retries that do not reconnect.
+    kill standalone drivers, the master's REST server must run. It accepts no Python application as a driver:
+    use ``java_class="org.apache.spark.deploy.SparkSubmit"`` with the application as argument. On YARN in
+    cluster mode, set ``yarn_track_via_rm_api=True``, or ``durable=False`` for retries without reconnection.
 
     Unless ``conf`` or one of those files limits the size of an Arrow batch, batches have 2,000 rows and no
     limit in bytes, which takes less processor time. If rows have more than about 32 KiB on average, set
     ``spark.sql.execution.arrow.maxBytesPerBatch``.
 
-    Arguments of the application and values of ``conf`` may have any plain type: booleans become lower case
-    text, and entries of ``conf`` that are None are left out. A template with an expression that is None in a
-    run fails the task before Spark starts.
+    Application arguments and ``conf`` values may have any plain type: booleans become lower case text; None
+    in ``conf`` is left out. A template expression that is None in a run fails the task before Spark starts.
 
     The configuration never contains credentials. If the ``aws`` connection has keys, they are in the
     environment of ``spark-submit`` while it runs, for ``local`` masters and for the driver in client mode.
     Executors, and drivers elsewhere, use the identity of their own machines.
 
-    :param stage: The stage's name in the job, of letters, digits, ``.``, ``_`` and ``-``; by default the
-        task's id, with the map index in a mapped task. Instances of a mapped task need different names.
-        (templated)
+    :param stage: Name in the job, of letters, digits, ``.``, ``_`` and ``-``; by default the task's id,
+        with the map index in a mapped task. Mapped instances need different names. (templated)
     :param ship_package: Ship this package with the application (``--py-files``), for clusters that lack it.
         The cluster must have boto3, msgspec and pyarrow, and the application must call
         ``airflow_s3commit.spark.register(spark)`` before it writes.

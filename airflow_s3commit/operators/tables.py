@@ -231,8 +231,7 @@ class S3CommitPublishIcebergOperator(TableOperator):
 
     It opens and moves no data file, and uses only the table's log, so it may be retried, cleared and run in
     any order. Put it downstream of the commit, with a ``retain`` of the jobs that is longer than a query, and
-    than the time from commit to snapshot. Returns the generation that the catalog has, and how many snapshots
-    were added.
+    than the time from commit to snapshot. Returns the catalog's generation, and the number of new snapshots.
 
     :param table: The table in the catalog, with its namespace: ``lake.flights``. It is created if it is
         missing; its namespace must exist. (templated)

@@ -259,9 +259,8 @@ class UnreadablePartitions(ValueError):
 def infer_type(values: Iterable[str]) -> pa.DataType:
     """Return the type that Spark would infer for a column of these texts.
 
-    It is the narrowest of 32-bit integer, 64-bit integer, decimal of 38 digits, double and date that holds
-    all of them, or string. Times stay strings because their meaning depends on a session's time zone;
-    infinities and NaN stay strings too.
+    It is the narrowest of 32-bit and 64-bit integer, decimal of 38 digits, double and date that holds all, or
+    string. Times stay strings because they depend on a session's time zone; so do infinities and NaN.
     """
     texts = sorted(set(values))
     for is_like, kind in _INFERRED if texts else ():

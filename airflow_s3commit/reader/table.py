@@ -260,16 +260,14 @@ def dataset(
             that holds its values in all of them, and is null where a file lacks it. For text they are those
             of the first file with rows, with types inferred from its first rows.
         partition_schema: Types of partition columns. By default a column has the type that every commit
-            recorded, if that is text, bytes, an integer or a boolean; otherwise its type is inferred from
-            the values.
+            recorded, if that is text, bytes, an integer or a boolean; else the values decide.
         filesystem: The file system with the data, by paths ``bucket/key``; by default made from the config.
         format: ``parquet`` or ``orc``, for files whose names do not end with it; or pyarrow's own format,
             which CSV and JSON need: only their writer knows how they are to be read.
 
     Raises:
-        NoSuchKey: No job, or not the one with ``job_id``, has committed to the destination; it has no such
-            generation; or a list of files is gone. A scan raises it if a file is gone, for example replaced
-            by a later commit.
+        NoSuchKey: No job, or not the one of ``job_id``, has committed to it; it has no such generation; or a
+            list of files is gone. A scan raises it if a file is gone, for example replaced later.
         HistoryRewound: A rollback came after the generation ``since``.
         DestinationChanged: Raised by a scan: a file's size differs from the committed one.
         InvalidRecord: The log, a manifest or a list of files is damaged or names a key outside the

@@ -183,12 +183,11 @@ def register(spark: SparkSession) -> None:
 
     A session needs this if the driver's Python finds this package but not the top-level module
     ``pyspark_s3commit``: with ``--py-files``, ``addPyFile`` or Spark Connect. The session's
-    ``spark.s3commit.endpoint.*`` and ``spark.s3commit.path.style`` become the defaults of the corresponding
-    options. The settings of files and stored objects in Hadoop's configuration (``parquet.*``, and
-    encryption, storage class and ACL of ``fs.s3a.*``) are read here too: register again after you change them
-    with ``hadoopConfiguration.set``, which no write sees by itself. Without this call, and with Spark
-    Connect, a write reads the driver's configuration files (``core-site.xml``). A job in the conf, and
-    ``spark.sql.*``, are looked up at each write.
+    ``spark.s3commit.endpoint.*`` and ``spark.s3commit.path.style`` become the options' defaults. Hadoop's
+    settings of files and stored objects (``parquet.*``, and encryption, storage class and ACL of
+    ``fs.s3a.*``) are read here too: register again after changing them with ``hadoopConfiguration.set``,
+    which no write sees. Without this call, and with Spark Connect, a write reads the driver's configuration
+    files (``core-site.xml``). A job in the conf, and ``spark.sql.*``, are read at each write.
 
     It also cuts the processor time of writes by a fifth to two fifths. Unless the session sets the size of an
     Arrow batch (``spark.sql.execution.arrow.maxRecordsPerBatch`` or ``….maxBytesPerBatch``), a batch has

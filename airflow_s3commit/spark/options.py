@@ -51,9 +51,8 @@ OTHER_WRITER = (
     " writer='spark' of committer_conf and the Spark operator"
 )
 
-#: Size of an uploaded part; smaller if many open files fill the memory. Half of the default of
-#: `Job.task_attempt`: an executor has a Python worker for each core, and all of them share the memory that
-#: Spark leaves beside the JVM.
+#: Size of an uploaded part; smaller if many open files fill memory. Half the default of `Job.task_attempt`:
+#: an executor has a Python worker per core, and all share what Spark leaves beside the JVM.
 PART_BYTES = 16 * MIB
 
 

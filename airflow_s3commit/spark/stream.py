@@ -66,9 +66,8 @@ def foreach_batch(
     Args:
         destination: URI of the destination, or a `Destination`.
         partition_by: Partition columns, outermost first.
-        mode: ``append``, or ``overwrite`` to replace the partitions that a batch has rows for; with the
-            option ``partitionOverwriteMode=static`` the whole table. A batch without rows replaces nothing,
-            or with that option everything.
+        mode: ``append``, or ``overwrite`` of partitions that get rows; with ``partitionOverwriteMode=static``
+            the whole table. A batch without rows replaces nothing, or with that option everything.
         name: Distinguishes a query's writes to a destination; without it, a batch's second write is refused.
         stream: The stream's identity, required in Spark Connect, which hides the query's id. Change it with
             the query's checkpoint: else a new checkpoint's batches look like the old one's, and are refused.
@@ -76,10 +75,9 @@ def foreach_batch(
         options: Further options of the data source ``s3commit``, by the same names.
 
     Raises:
-        InvalidOption: An option is unknown or malformed, or the mode is neither of the two. The function
-            raises it if the query's id is unknown, or the conf names a job; or if this run of the query has
-            written the batch under this name before; or if an overwrite would replace other data than it
-            seems to, as in `write_pending`.
+        InvalidOption: An option is unknown or malformed, or the mode is neither. The function raises it if
+            the query's id is unknown, or the conf names a job; or this run of the query wrote the batch under
+            this name before; or an overwrite would replace unexpected data, as in `write_pending`.
         JobClosed: From the function: another driver of the same query has begun this batch meanwhile; or the
             batch is committed and a later one has begun, because the query runs from another checkpoint.
         S3CommitError: The function cannot write or commit the batch; see `write_pending` and `Job.commit`.

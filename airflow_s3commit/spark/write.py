@@ -123,16 +123,14 @@ def write_pending(
         frame: The rows.
         destination: URI of the destination, or a `Destination`; by default the job's.
         partition_by: Partition columns, outermost first. They become directories named as by Spark's writer.
-        mode: Spark's save mode. ``overwrite`` replaces the partitions that get rows, or with the option
-            ``partitionOverwriteMode=static`` the whole table. Without a job the default is
-            ``errorifexists``, as in Spark. With a job the job's conflict mode decides: ``append`` accepts
-            any, and other modes must not contradict it.
+        mode: Spark's save mode. ``overwrite`` replaces the partitions that get rows, or with
+            ``partitionOverwriteMode=static`` the whole table. Without a job the default is ``errorifexists``.
+            With a job its conflict mode decides: ``append`` accepts any, other modes must not contradict it.
         job: The job to write for; by default the Spark conf's. Records that a `Job` knows are not read again.
         stage: The stage's name in the argument ``job``, by default ``spark``; the conf names that of its job.
         stage_attempt: Id of the stage attempt, new in each run: letters and digits.
-        cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file,
-            not one from each task with rows of it. To sort the rows, or to spread a partition over several
-            tasks, arrange them yourself and pass False.
+        cluster: Cluster rows by partition first (a shuffle and a sort), for one file of each partition, not
+            one per task. To sort rows, or spread a partition over tasks, arrange them and pass False.
         format: ``parquet``; with the engine ``spark`` any format that Spark can write.
         options: Other ``s3commit`` options, by name; with the engine ``spark``, those of Spark's own writer.
         engine: ``python`` writes Parquet with pyarrow and boto3. ``spark`` writes with Spark's own writer and

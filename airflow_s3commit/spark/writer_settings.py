@@ -218,9 +218,8 @@ def _jvm_conf(session: Any) -> Any:
 def site_conf(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of files and stored objects in Hadoop's configuration files of this machine.
 
-    It is for processes of the driver that have no session. Spark takes each file from the first of its
-    classpath's directories that has it: ``SPARK_CONF_DIR``, or ``conf`` in ``SPARK_HOME``; then
-    ``HADOOP_CONF_DIR`` and ``YARN_CONF_DIR``.
+    It is for driver processes without a session. Spark reads a file from its classpath's first directory with
+    it: ``SPARK_CONF_DIR`` or ``SPARK_HOME/conf``; then ``HADOOP_CONF_DIR``, ``YARN_CONF_DIR``.
 
     Raises `InvalidOption` if a file cannot be read.
     """

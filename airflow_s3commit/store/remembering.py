@@ -1,10 +1,9 @@
 """A store that saves requests: it remembers the objects that its process has written under a condition.
 
-An object written with ``If-None-Match: *`` never changes, so the process that wrote it need not read it
-again, nor check that it exists. An object swapped with ``If-Match`` may change; it is trusted until the next
-swap is refused. No other object is remembered, nor that an object is missing. A listing or a HEAD that
-contradicts the memory wins: somebody may have deleted everything and begun again. Without this store the
-protocol is the same, with more requests.
+An object written with ``If-None-Match: *`` never changes, so its writer need not read it again, nor check for
+it. An object swapped with ``If-Match`` may change; it is trusted until the next swap is refused. No other
+object is remembered, nor that an object is missing. A listing or a HEAD that contradicts the memory wins: all
+may have been deleted and begun again. Without this store the protocol is the same, with more requests.
 """
 
 from __future__ import annotations

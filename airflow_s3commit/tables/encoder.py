@@ -5,10 +5,9 @@ them it reads intervals as integers. As in Spark's files, Arrow's own schema is 
 optional, at any depth: a field that Spark marks as never null is null wherever its struct is null, Arrow's
 writer refuses any null in a required field, and Spark reads all columns as optional.
 
-What would not come back as it was from ORC, CSV or JSON is refused, such as nested columns in ORC: Arrow's
-writer (pyarrow 26) misplaces what follows a null struct. CSV is pyarrow's own dialect: strings are quoted,
-and null is an empty field. JSON has an object in each line: times in ISO 8601, bytes in base64, and null for
-floats that are not finite.
+What would come back changed from ORC, CSV or JSON is refused, such as nested columns in ORC: Arrow's writer
+(pyarrow 26) misplaces all after a null struct. CSV is pyarrow's own dialect: strings are quoted, null is an
+empty field. JSON has an object per line: times in ISO 8601, bytes in base64, and null for non-finite floats.
 
 Null counts come from the rows, least and greatest values from a Parquet footer. Those of floats come from the
 rows, and footers have none: Arrow would leave out NaN, Spark's greatest number, and Spark would then skip row

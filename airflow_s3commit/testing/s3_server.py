@@ -123,9 +123,8 @@ class S3Server:
         """Start the server, and return when every bucket accepts an object, after about two seconds.
 
         Raises:
-            ProgramFailed: SeaweedFS is not installed, is running already, has less than 1 GiB of free disk
-                space, ended at once, or was not ready within a minute. The message says what to do, or ends
-                with the end of the log.
+            ProgramFailed: SeaweedFS is not installed, already runs, has under 1 GiB of free disk, ended at
+                once, or was not ready in a minute. Its message says what to do, or ends with the log's end.
         """
         if self._program is not None and self._program.running:
             raise ProgramFailed(f"SeaweedFS is running already, at {self.endpoint_url}")

@@ -60,8 +60,7 @@ PARTS: Listing = {"PartNumberMarker": "NextPartNumberMarker"}
 def pages(request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], Page]) -> Iterator[Page]:
     """Yield the pages of a listing. ``fetch`` gets the markers of the next page, which are empty at first.
 
-    Raises `StoreRejected`, after the pages before, if the store says that there is more but not where, or
-    repeats earlier markers.
+    Raises `StoreRejected` after earlier pages if the store has more without saying where, or repeats markers.
     """
     markers: dict[str, Any] = {}
     seen = set()
@@ -246,8 +245,7 @@ class RetryingStore:
         """Implement `ObjectStore.list_uploads`.
 
         Some stores ignore ``prefix``: other keys are skipped. Some refuse the upload id at which they said to
-        continue: the listing continues at the key alone. Some repeat pages: a listing that does not advance
-        ends with a warning.
+        continue: it continues at the key alone. Some repeat pages: a stuck listing ends with a warning.
         """
         request = Request("ListMultipartUploads", bucket, prefix=prefix)
         options = {} if page is None else {"MaxUploads": page}

@@ -121,9 +121,8 @@ _Left: TypeAlias = list[tuple[tuple[T, bool], Call]]
 class FastPath:
     """The state that all runs on one client share; safe to use from several threads.
 
-    ``fallback`` makes the calls that libcurl cannot make, in ``threads`` threads. Those are all calls if a
-    handler of the client's events responds in place of the store, as test doubles do. ``retries`` counts
-    responses that settled nothing.
+    ``fallback`` makes calls that libcurl cannot, in ``threads`` threads: all calls if a handler of the
+    client's events responds for the store, as test doubles do. ``retries`` counts inconclusive responses.
 
     Raises `UnsupportedClient` as `connection_options` does.
     """
