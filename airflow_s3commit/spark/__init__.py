@@ -1,6 +1,6 @@
 """The PySpark interface: writes DataFrames as pending multipart uploads.
 
-Only `register`, `write_pending`, `foreach_batch` and the data source import PySpark and pyarrow.
+This imports neither PySpark nor pyarrow; `register`, `write_pending`, `foreach_batch` and the data source do.
 """
 
 from __future__ import annotations
