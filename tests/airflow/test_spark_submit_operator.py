@@ -441,6 +441,7 @@ def test_the_error_of_an_application_has_no_argument_of_it(store, context, monke
         "why": str(failed.value),
         "by_store": False,
         "job_id": reference["job_id"],
+        "instance": "refresh.task_-1",
     }
 
 

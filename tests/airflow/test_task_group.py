@@ -402,6 +402,7 @@ def test_the_outcome_decides(kind, context) -> None:
         "why": f"{kind.__name__}: …",
         "by_store": by_store,
         "job_id": JOB["job_id"],
+        "instance": "refresh.task_-1",
     }
 
 
