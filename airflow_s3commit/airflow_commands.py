@@ -1,6 +1,7 @@
 """``airflow s3commit …``: the commands of ``s3commit``, with the store of an Airflow connection.
 
-``airflow`` always imports this module, so only a running command imports more than Airflow's own types.
+Airflow imports this module whenever ``airflow`` runs. So it imports nothing but Airflow's own types, and a
+command imports the program when it runs.
 """
 
 from __future__ import annotations

@@ -45,9 +45,10 @@ class S3CommitAbortOperator(CommitStepOperator):
     succeeds. If nothing failed, but stages were skipped or wrote no files, it ends the job and succeeds,
     unless other stages have written output, which is lost.
 
-    In a task group the states of tasks above it show what failed: if only the store failed them, this keeps
-    a sealed job and fails saying how to continue or end it. A sweep ends it after ``[s3commit]
-    sweep_age_days``. Otherwise its message and the job's log entry on S3 name the first failed task and why.
+    In a task group the states of the tasks above it show what failed: if tasks failed only because of the
+    store, it keeps a sealed job, and fails with a message on how to continue or end the job. A sweep ends a
+    kept job after ``[s3commit] sweep_age_days``. Otherwise the message, and the job's entry in the log on S3,
+    name the task that failed first, and why.
 
     It aborts at least twice, because Airflow runs a teardown while a task that was marked failed may still
     run for ten seconds. It repeats the abort as long as it finds uploads, up to six times. The XCom

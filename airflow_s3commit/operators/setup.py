@@ -325,8 +325,9 @@ def is_same_task(facts: Mapping[str, str], others: Mapping[str, str]) -> bool:
 def place_in_order(facts: Mapping[str, str], job_id: str) -> tuple[str, int, str, str]:
     """Return a key by which the jobs of one task instance sort in the order of their tries.
 
-    A run deleted and created again with its id counts its tries from one, but starts later. ``dag.test()``
-    gives it even the deleted one's start; then Airflow's id of the try decides, which begins with the time.
+    A run that was deleted and created again under its old id counts its tries from one again, but has started
+    later. ``dag.test()`` gives the new run even the start of the deleted one; then Airflow's id of the try
+    decides, which begins with the time.
     """
     # A record may have anything there.
     number = re.fullmatch("[0-9]{1,9}", facts.get("try_number", ""))

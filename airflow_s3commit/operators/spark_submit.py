@@ -52,9 +52,10 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
     on), and seals the stage attempt with which the driver was started, unless the driver does that.
 
     It supports client and cluster mode on local and standalone masters, YARN and Kubernetes. To watch and
-    kill standalone drivers, the master's REST server must run. It accepts no Python application as a driver:
-    use ``java_class="org.apache.spark.deploy.SparkSubmit"`` with the application as argument. On YARN in
-    cluster mode, set ``yarn_track_via_rm_api=True``, or ``durable=False`` for retries without reconnection.
+    kill drivers on a standalone cluster, the master's REST server must run. That server accepts no Python
+    application as a driver: use ``java_class="org.apache.spark.deploy.SparkSubmit"`` with the application
+    among the arguments. On YARN in cluster mode, set ``yarn_track_via_rm_api=True``, or ``durable=False`` for
+    retries that do not reconnect.
 
     Unless ``conf`` or one of those files limits the size of an Arrow batch, batches have 2,000 rows and no
     limit in bytes, which takes less processor time. If rows have more than about 32 KiB on average, set

@@ -178,7 +178,8 @@ class Job:
     ) -> TaskAttempt:
         """Start one attempt of one task, which writes files, then commits or aborts.
 
-        Before: the job is ``open``. Pass ``commit``'s result to `seal_stage`. Not repeatable: use a new id.
+        Before: the job is ``open``. Pass the result of its ``commit`` to `seal_stage`. Not repeatable: each
+        attempt needs an id of its own.
 
         Args:
             stage: Name of the writing application, the same for all its attempts.
@@ -312,8 +313,9 @@ class Job:
     ) -> Manifest:
         """Make the sealed output visible, and return the manifest.
 
-        Before: the job is sealed. After: it is committed, what it replaces deleted, ``_SUCCESS`` written, and
-        no upload pending. Repeatable by any process: finishes an interrupted commit, or returns the manifest.
+        Before: the job is sealed. After: it is committed, what it replaces is deleted, ``_SUCCESS`` is
+        written, and no upload of the job is pending. Repeatable by any process: it finishes an interrupted
+        commit, and returns the manifest of a finished one.
 
         Args:
             stages: Seal the job first, as `seal` does, with these pairs of stage and stage attempt.
@@ -350,8 +352,9 @@ class Job:
     ) -> int:
         """Complete a part of the sealed uploads, so that several processes share the work of one commit.
 
-        Before: the job is sealed. After: the part's objects exist, maybe visible before the commit. `commit`
-        completes the rest, whichever parts ran. Repeatable by any process, also concurrently.
+        Before: the job is sealed. After: the objects of that part exist; they may be visible before the job
+        is committed. `commit` completes whatever is not complete, so it does not matter which parts ran.
+        Repeatable by any process, also concurrently.
 
         Args:
             part: Number of the part, from 0.

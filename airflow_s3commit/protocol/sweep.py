@@ -82,7 +82,8 @@ def sweep(
     Args:
         store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
-        older_than: Seconds of inactivity of a dead job: more than any task runs or job awaits its commit.
+        older_than: Seconds without activity after which a job is dead: longer than any task runs, and than
+            any job waits for its commit.
         dry_run: Plan only, and remove nothing.
         staging_root: The jobs' staging (``JobOptions.staging``), if not below the destination. The jobs'
             records name it too, but what outlived its job's record is found by this alone.

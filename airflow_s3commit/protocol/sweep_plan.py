@@ -38,7 +38,8 @@ USD_PER_GB_MONTH = 0.023
 
 _GB = 1024**3
 
-#: ``finish`` the commit; ``abort`` the job or finish that; ``discard`` what a successful Hadoop job left.
+#: ``finish``: finish the commit. ``abort``: abort the job, or finish its abort. ``discard``: remove what a
+#: successful job of Hadoop left.
 Action: TypeAlias = Literal["finish", "abort", "discard"]
 
 

@@ -101,7 +101,8 @@ class PendingWrite:
         stage_attempt: Id of the stage attempt.
         tasks: The sealed task attempts, each with its pendingset's location, files, bytes and rows; none with
             the engine ``spark``.
-        seal: The seal, with counts by partition; None if ignored, or committed with the engine ``spark``.
+        seal: The stage's seal, with counts of each partition; None if the write was ignored, or was committed
+            with the engine ``spark``.
         manifest: The manifest, if the write committed a job of its own; None if the job's owner commits.
         ignored: Whether nothing was written, because the mode was ``ignore`` and the destination has data.
     """

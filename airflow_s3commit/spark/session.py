@@ -294,8 +294,9 @@ def count_rows(session: SparkSession) -> bool:
 def rows_counted(session: SparkSession, schema: StructType) -> Iterator[None]:
     """Limit a session's Arrow batches by rows only, within the ``with`` block.
 
-    With binary columns, often large, the session's own limits stay. Another thread writing in the session
-    takes this block's limits for the session's own; if the block ends first, that write is only slower.
+    With binary columns, whose values are often large, the session's own limits stay. Another thread that
+    writes in the same session takes the limits of this block for the session's own; if the block ends first,
+    that write is only slower.
     """
     # A struct's field that is named binary matches too; the write is then only slower.
     has_binary = any(re.search(r"\bbinary\b", field.dataType.simpleString()) for field in schema.fields)

@@ -134,7 +134,8 @@ PROTOCOL_CLASS = "s3commit.spark.PendingCommitProtocol"
 #: Guard against commands that would delete a job's table without the protocol, for ``spark.sql.extensions``.
 GUARD_CLASS = "s3commit.spark.CatalogGuard"
 
-#: The jar's services, by which Spark 4, not PySpark 3.5, loads the guard even if other extensions are set.
+#: The services of the jar, by which Spark 4 loads the guard even if an application sets other extensions; a
+#: session of PySpark 3.5 does not.
 _SERVICES = {"org.apache.spark.sql.SparkSessionExtensionsProvider": GUARD_CLASS}
 
 _SOURCES = Path(__file__).parent / "jvm"

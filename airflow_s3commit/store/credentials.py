@@ -57,8 +57,9 @@ class StoreAddress:
 def plain_endpoint(url: Url, where: str) -> Url:
     """Check that an endpoint's URL is valid, and safe to log and to put into a Spark conf; None passes.
 
-    Returns it without trailing slashes: they make no difference. Raises `StoreUnsuitable` if it holds a user
-    name or password, or is no HTTP URL. The message does not show the URL, but says ``where`` it is from.
+    The URL is returned without trailing slashes: with and without them it is the same store. Raises
+    `StoreUnsuitable` if it holds a user name or password, or is not an HTTP URL. The message does not show
+    the URL, but says ``where`` it is from.
     """
     if url is None:
         return url

@@ -1,6 +1,7 @@
 """Encodes Arrow rows as files in Spark's layout, without Spark.
 
-Storage is only "open this path, write, close". Modules other than this one and `options` import pyarrow.
+The only interface to storage is "open this path, write, close". Importing this package or its `options` does
+not import pyarrow; the other modules do.
 """
 
 from __future__ import annotations

@@ -317,7 +317,8 @@ def parse_table_options(
     """Parse the options of writing a table; format and partition columns may be among them.
 
     Raises:
-        InvalidOption: An option is unknown, malformed, an argument too, or contradicts the format or another.
+        InvalidOption: An option is unknown, malformed, does not apply to the format, contradicts another, or
+            is given as an argument too.
     """
     for name, argument in (("format", format), ("partitionBy", partition_by)):
         if argument is not None and name.lower() in {given.lower() for given in options}:

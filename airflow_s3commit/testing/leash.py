@@ -64,7 +64,8 @@ def _wake_on_signals() -> int:
 def _wait(program: int, wakeup: int, deadline: float | None) -> int | None:
     """Return the program's wait status; None if it still runs at a request to stop, or at the deadline.
 
-    With a deadline only that, otherwise a signal to this process or the end of standard input, asks to stop.
+    Without a deadline, a signal to this process or the end of standard input is a request to stop. With a
+    deadline, only the deadline counts.
     """
     status: int | None = None
     while True:

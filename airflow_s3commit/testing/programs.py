@@ -28,8 +28,9 @@ class ProgramFailed(RuntimeError):
 class Program:
     """A program in the background, which ends when this object is stopped or the process that owns it dies.
 
-    Process lists show its command: keep secrets out. Its output is appended to the log. Environment and
-    working directory are as given, or this process's. SIGKILL follows SIGTERM in ``grace`` seconds.
+    Process lists show its command, so that must not contain secrets. Its output is appended to the log. Its
+    environment variables and working directory are those given, or else this process's. Between SIGTERM and
+    SIGKILL it has ``grace`` seconds.
     """
 
     name: str

@@ -186,8 +186,9 @@ class Adoption:
     def clean_up(self) -> int:
         """Remove a successful job's magic directory, and abort its leftover uploads; return how many.
 
-        For a sweep. All outside the magic directory stays, published files too. Raises `JobClosed` if the job
-        is not successful, `InvalidRecord` if a file there may be data or is unreadable; then nothing changes.
+        For a sweep. What the job published stays, and so does everything else outside the magic directory.
+        Raises `JobClosed` if the job is not successful, and `InvalidRecord` if a file in its directory may be
+        data or cannot be read; nothing is changed then.
         """
         context, survey, job = self._context, self._survey, self.job
         if job is None:

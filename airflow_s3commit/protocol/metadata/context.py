@@ -184,7 +184,8 @@ def fetch_listed(
 ) -> Iterator[tuple[ObjectInfo, Fetched | InvalidRecord]]:
     """Read listed objects, several at once; yield each, or the error that it is too large, in any order.
 
-    Skips missing objects. ``limit`` returns a key's maximum bytes. Holds bounded bytes, or one larger object.
+    Skips objects that are gone. ``limit`` returns the maximum bytes to read of a key. Holds a bounded number
+    of bytes, unless one object alone has more.
     """
     for group in in_small_batches(listed, _AHEAD, lambda info: info.size, _AHEAD_BYTES):
         calls = [(info, Get(bucket, info.key, limit(info.key))) for info in group]

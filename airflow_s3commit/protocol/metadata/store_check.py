@@ -5,8 +5,9 @@ conditions are tried on a record that the caller has just written, with the same
 changed. Each process checks once for each store and bucket, at keys or upload ids of its own, so concurrent
 checks do not disturb each other. `airflow_s3commit.protocol.doctor` tries everything else.
 
-The module also reads the store's clock: ages are differences of its times, not of two machines'. The time is
-a response's ``Date``: to the read of a small record, or if there is none, of a probe object, then deleted.
+The module also reads the store's clock: ages are differences of the store's own times, never of two machines'
+clocks. The time is the ``Date`` of a response. It is read with a small record of the destination; if there is
+none, a probe object is written and deleted.
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ def _seen_of(store: ObjectStore) -> _Seen:
 def look_at_uploads(context: JobContext, options: JobOptions) -> None:
     """Start, list and abort an upload as tasks will, so that what the store refuses shows before any work.
 
-    Raises `AccessDenied` or `NoSuchBucket`, also of the staging; `StoreRejected` for a refused storage class,
-    tags or headers; `StoreUnsuitable` if it does not list the upload and ``track_pending`` is ``task``.
+    Raises `AccessDenied` or `NoSuchBucket`, also for the bucket of the staging; `StoreRejected` for a storage
+    class, tags or headers that the store does not accept; and `StoreUnsuitable` if it does not list the
+    upload, and ``track_pending`` is ``task``.
     """
     if context.staging_bucket != context.bucket:
         # Without its staging a job could neither be written nor ended.

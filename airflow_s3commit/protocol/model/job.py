@@ -115,8 +115,9 @@ _HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
     """Options of the objects that a job writes. Omitted options take the bucket's default.
 
-    Encryption, and an ACL limited to the owners, apply to data and records, as a bucket policy may require;
-    the other options to data only. Customer-provided keys (SSE-C) are unsupported: reads would need them.
+    Encryption, and an ACL that is limited to the owners, apply to data and records, because a bucket policy
+    may require them. The other options apply to data only. Customer-provided keys (SSE-C) are not supported:
+    every read of an object would need them.
 
     Storage classes, limits on tags and metadata, and whatever else the store can judge are left to the store:
     the setup of a job starts an upload with these options.
@@ -254,11 +255,14 @@ class JobOptions(Checked, frozen=True, kw_only=True):
     """How a job commits. Fixed for a job: another setup with its id must have the same options.
 
     Attributes:
-        committer: ``directory`` (judges conflicts over the destination) or ``partitioned`` (over each written
-            partition), both staged on local disk; ``magic`` (streamed, conflicts as ``partitioned``).
-        conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``; or ``as-written``: by
-            the save modes of Spark's own writes (``writer="spark"``); for other writers ``append``.
-        track_pending: Where a task notes uploads until its pendingset: ``task`` (memory) or ``s3`` (by file).
+        committer: ``directory`` (conflicts are judged over the whole destination) or ``partitioned``
+            (over each partition that gets data), both staged on local disk; ``magic`` (streamed, conflicts
+            as ``partitioned``).
+        conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``; or ``as-written``:
+            what the save modes of Spark's own writes mean (``writer="spark"``); for any other writer
+            ``append``.
+        track_pending: Where a task records its uploads before its pendingset is written: in the memory of the
+            ``task`` or, file by file, on ``s3``.
         staging: URI of another prefix for the job's records; by default they are below the destination.
         pendingset_format: Hadoop releases that can read the job's pending uploads: ``hadoop-3.4.2`` or
             later, or ``hadoop-3.3`` to 3.4.1, whose ETags have no checksums. This package reads both.
@@ -400,7 +404,8 @@ class JobState(Plain, Struct, frozen=True, kw_only=True):
     Attributes:
         state: ``open``, ``sealed``, ``committed`` or ``aborted``.
         generation: Number of its commit's entry in the log; None if it is not committed.
-        since: Epoch milliseconds of the setup, seal or end, by that machine's clock, for display only.
+        since: When it was set up, sealed or ended, in milliseconds since the epoch by the clock of the
+            machine that did it. For display only.
         reason: Why it was aborted; empty if no reason was given.
         finished: It has ended and has no record of its own left: nothing remains to be cleaned up.
     """

@@ -266,8 +266,9 @@ class DriverTask(Struct, frozen=True, kw_only=True):
 class DriverSealRecord(Versioned, frozen=True, kw_only=True):
     """``stages/<stage>-<attempt>/spark/<driver>/<number>.json``: the task attempts of one write that count.
 
-    The jar's ``PendingWrite.java`` creates one per Spark write; they make the stage's seal. A driver is one
-    JVM with all its Spark contexts: ``<driver>`` is the number it took before its first write, and its id.
+    The jar's ``PendingWrite.java`` creates one for each write of a Spark application, and the stage's seal is
+    made of them. A driver is one JVM, whatever Spark contexts it starts: ``<driver>`` is the number that it
+    took before its first write, and its id.
 
     Attributes:
         stage: Name of the application's stage.

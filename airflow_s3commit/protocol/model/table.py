@@ -43,8 +43,10 @@ class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a ``commit`` entry does to the table.
 
     Attributes:
-        mode: ``append``, ``replace``, ``fail``, ``rollback``; ``older-data`` (first entry: earlier files).
-        takes: What leaves before the files enter: ``nothing``, the ``partitions``' files or ``everything``.
+        mode: ``append``, ``replace`` or ``fail``; ``older-data`` for the first entry, which lists what is
+            older than the log; ``rollback``.
+        takes: What leaves the table before the files are added: ``nothing``, the files of the
+            ``partitions``, or ``everything``.
         unowned: Objects that leave with them. They are named because the table does not have them.
         partitions: Totals by partition, in directories below the destination. One without files is emptied.
         counts: The sum of the partitions.
@@ -220,7 +222,8 @@ class Table:
         generation: Number of the last commit among them; 0 without one.
         live: The commits that each partition consists of.
         retained: What left the table and stays in place, by the generation that took it.
-        freed: So too what the newest release freed: some may remain, what earlier ones freed is deleted.
+        freed: The same for what the newest release freed. Some of it may still be there; what earlier
+            releases freed is deleted.
         sources: The commits that are live or retained, by number.
         newest_schemas: The schemas of the newest commit that has some: the columns of a table without files.
     """

@@ -41,8 +41,9 @@ logger = logging.getLogger(__name__)
 def abort(context: JobContext, why: str = "") -> AbortReport:
     """End a job that is not committed, and undo all it did. Repeatable by any process.
 
-    An id never set up is spent too. After: nothing of the job is visible, pending or staged, and nobody can
-    commit it. ``_SUCCESS`` is untouched. Raises `AlreadyCommitted`; and as `end_job` and `undo`: then repeat.
+    An id that nobody has set up is spent too. After: nothing of the job is visible, pending or staged, and no
+    process can commit it. ``_SUCCESS`` is not touched. Raises `AlreadyCommitted` if the job is committed; and
+    as `end_job` and `undo`: then abort again.
     """
     with naming(context, "abort"):
         # The record may be missing because the job has ended, so look for its receipt in any case.

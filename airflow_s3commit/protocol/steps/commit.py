@@ -1,7 +1,8 @@
 """Commit a job: complete its uploads, create its entry in the log, finish.
 
-The entry is the commit. Before it the job can be aborted, after it only finished. What it takes is found at
-the log's head right before each try to create it: its number is free only if nothing came since.
+The entry is the commit. Before it the job can be aborted, after it only finished. What the commit takes from
+the table is worked out at the head of the log, right before each try to create the entry: the entry's number
+is free only if nothing came after that head.
 
 Any process may commit a job again after a crash at any point, also while another process commits it.
 """
@@ -392,7 +393,8 @@ class Preview(Plain, Struct, frozen=True, kw_only=True):
     """What the commit of a sealed job would take from the table now.
 
     Attributes:
-        generation: Newest entry read. A commit with it is refused if a later one touched its partitions.
+        generation: Number of the newest entry of the log that was read. A commit that is given it is refused
+            if a later one touched its partitions.
         partitions: The partitions that would lose files.
         objects: How many files would leave.
         bytes: Their total size.

@@ -462,7 +462,8 @@ F = TypeVar("F", bound="FileEntry | FileSummary")
 def write_list(context: JobContext, files: FileList, owner: str) -> None:
     """Write a list of files that is too long for an entry, under its own digest, in constant memory.
 
-    Repeatable: the same bytes. Raises `NoSuchUpload` if another process ended the job and this upload.
+    Repeatable: every process writes the same bytes. Raises `NoSuchUpload` if another process ended the job,
+    and aborted the upload of the list.
     """
     if files.short() is not None:
         return

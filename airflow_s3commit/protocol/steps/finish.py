@@ -2,9 +2,10 @@
 
 Any process may repeat any part, also while others do the same.
 
-``_SUCCESS`` is derived from the log, never deleted, and only goes forward. It is written, after what a commit
-replaces is deleted, by compare-and-swap, and only over an older generation's or another program's marker. A
-deleted marker has no ETag, so a slow writer could recreate an old one; one only overwritten cannot go back.
+``_SUCCESS`` is derived from the log, never deleted, and only goes forward. It is written after what a commit
+replaces is deleted, by compare-and-swap, and only over the marker of an older generation or of another
+program. A deleted marker has no ETag, so a slow writer could create an old one anew; a marker that is only
+overwritten cannot go back.
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ def finish(context: JobContext, entry: Entry, known: Known = Known()) -> None:
     """Do all that follows a commit's entry. Repeatable by any process.
 
     Before: the entry is in the log. After: its version is written, if the table is published; what it took is
-    deleted, unless retained; ``_SUCCESS`` is of this commit or a later one; the receipt exists; nothing of
-    the job is pending or staged. Raises `OutcomeUnknown` if a request fails: the job is committed; repeat.
+    deleted, unless it is retained; ``_SUCCESS`` belongs to this commit or a later one; the receipt exists;
+    nothing of the job is pending or staged. Raises `OutcomeUnknown` if a request fails: the job is committed,
+    run this again.
     """
     done = f"{context.name} is committed, as entry {entry.number} of the log, and not finished"
     with after_effect(done, "commit it again to finish what is left"):
@@ -146,10 +148,11 @@ def _follow(context: JobContext, entry: Entry, known: Known) -> None:
 def _doomed(context: JobContext, entry: Entry, left: Left, *, is_first: bool) -> Iterator[ObjectToDelete]:
     """Yield the objects that a commit took.
 
-    A file with its job's id in its name is deleted by key: no other program writes it, and on some stores its
-    ETag does not follow from its parts. Any other object is deleted only with the ETag that was listed or, if
-    Hadoop wrote it and its ETag does not follow, the size. What the table has at its key by now stays, as
-    does what was written there after the entry: only right after it, ``is_first``, nobody asks when that was.
+    A file with its job's id in its name is deleted by its key: no other program writes it, and on some stores
+    its ETag does not follow from its parts. Any other object is deleted only with the ETag that was listed;
+    a file that Hadoop wrote, where its ETag does not follow from its parts, if it has the size. What the
+    table has at its key by now stays, and so does what was written there after the entry: only right after
+    it, ``is_first``, nobody asks when that was.
     """
     store, home, sources = context.store, context.layout.destination, left.sources.values()
     jobs, asks = {one.job_id for one in sources} - {None}, any(one.adopted for one in sources)
@@ -265,9 +268,10 @@ def write_marker(
 ) -> None:
     """Write the marker of a commit, unless that of this commit or a later one is there. Repeatable.
 
-    Another program's marker after the entry stays, as it speaks of newer data; with ``over_others`` it is
-    overwritten, like a damaged one. ``keys`` returns keys of the commit's first files, at most 100. Raises
-    `StoreUnsuitable` if writes are refused repeatedly although the marker, as shown, meets their condition.
+    A marker that another program wrote after the entry stays, as it speaks of newer data than this commit;
+    with ``over_others`` it is overwritten, as a damaged one is. ``keys`` returns the keys of the commit's
+    first files, at most 100. Raises `StoreUnsuitable` if writes are refused again and again although the
+    marker, as the store shows it, meets their condition.
     """
     store, bucket = context.store, context.bucket
     tried: list[dict[str, Any]] = []

@@ -68,7 +68,8 @@ _is_passing = re.compile(
     "amz-sdk-|content-|expect|user-agent|x-amz-(?:sdk-)?checksum-|x-amzn-trace-id", re.IGNORECASE
 ).match
 
-#: Seconds to use a prepared request: later the client may have new credentials, or by redirect a new region.
+#: Seconds for which a prepared request is used. After them the client may have renewed its credentials, or
+#: learned of another region from a redirect.
 ROUTE_SECONDS = 1.0
 
 #: Maximum seconds that the loop sleeps.
@@ -121,8 +122,9 @@ _Left: TypeAlias = list[tuple[tuple[T, bool], Call]]
 class FastPath:
     """The state that all runs on one client share; safe to use from several threads.
 
-    ``fallback`` makes calls that libcurl cannot, in ``threads`` threads: all calls if a handler of the
-    client's events responds for the store, as test doubles do. ``retries`` counts inconclusive responses.
+    ``fallback`` makes the calls that libcurl cannot make, in ``threads`` threads. Those are all calls if a
+    handler of the client's events responds in place of the store, as test doubles do. ``retries`` counts
+    responses that settled nothing.
 
     Raises `UnsupportedClient` as `connection_options` does.
     """

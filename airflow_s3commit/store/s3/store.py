@@ -397,7 +397,8 @@ class S3Store(RetryingStore):
 def abort_days(rules: Iterable[Mapping[str, Any]], prefix: str) -> int | None:
     """Return after how many days lifecycle rules abort pending uploads below ``prefix``; None for never.
 
-    Of rules on all of ``prefix``, the shortest counts; none on tags or sizes: pending uploads have neither.
+    Of the rules that cover all of ``prefix``, the shortest counts. Rules on tags or sizes do not apply to
+    pending uploads, which have neither.
     """
     found = []
     for rule in rules:
