@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_s3commit.testing import ProgramFailed
 from airflow_s3commit.testing.programs import Program, free_ports
+from dev.programs import wait_for
 from tests.plugin.scene import FLIGHTS, ORDERS
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class LiveAirflow:
             with self._program(
                 "prepare", "-m", "tests.plugin.prepare", dags, str(outcome), *self._dag_ids
             ) as preparing:
-                if preparing.wait(START_SECONDS):
+                if wait_for(preparing, START_SECONDS):
                     raise ProgramFailed(f"the run failed{preparing.last_words()}")
             told = json.loads(outcome.read_text())
             assert {run["state"] for run in told.values()} == {"success"}, told
