@@ -344,8 +344,13 @@ class Criteria(Plain, Struct, frozen=True, kw_only=True):
 
         Raises:
             ValueError: A condition is given but empty, as a template without a value renders: without it any
-                manifest could match. Or ``newer_than`` is not a time, or ``min_files`` is not a number.
+                manifest could match. Or ``newer_than`` is not a time, ``min_files`` is not a number, or
+                ``context`` is no mapping.
         """
+        if not isinstance(context, Mapping | None):
+            raise ValueError(  # noqa: TRY004 - as for every other condition
+                f"the condition context is {context!r}, and not a mapping of names to values"
+            )
         job_id = job.get("job_id") if isinstance(job, Mapping) else job
         is_one = isinstance(partitions, str) or not isinstance(partitions, Iterable | None)
         names = [partitions] if is_one else partitions and [*partitions]

@@ -65,7 +65,7 @@ def foreach_batch(
 
     Args:
         destination: URI of the destination, or a `Destination`.
-        partition_by: Partition columns, outermost first.
+        partition_by: One partition column, or several, outermost first.
         mode: ``append``, or ``overwrite`` of partitions that get rows; with ``partitionOverwriteMode=static``
             the whole table. A batch without rows replaces nothing, or with that option everything.
         name: Distinguishes a query's writes to a destination; without it, a batch's second write is refused.
@@ -85,7 +85,8 @@ def foreach_batch(
     if mode not in ("append", "overwrite"):
         raise InvalidOption(f"mode {mode!r} is not supported for a stream's batches: use append or overwrite")
     refuse_arguments(options or (), path="destination", partitionby="partition_by")
-    given = {"path": as_uri(destination), "partitionBy": json.dumps(list(partition_by))}
+    columns = [partition_by] if isinstance(partition_by, str) else [*partition_by]
+    given = {"path": as_uri(destination), "partitionBy": json.dumps(columns)}
     parsed = parse_options({**(options or {}), **given}, overwrite=mode == "overwrite")
     return partial(_write_batch, parsed=parsed, name=name, stream=stream, cluster=cluster)
 

@@ -122,7 +122,7 @@ def write_pending(
     Args:
         frame: The rows.
         destination: URI of the destination, or a `Destination`; by default the job's.
-        partition_by: Partition columns, outermost first. They become directories named as by Spark's writer.
+        partition_by: One column's name, or several, outermost first: directories named as by Spark's writer.
         mode: Spark's save mode. ``overwrite`` replaces the partitions that get rows, or with
             ``partitionOverwriteMode=static`` the whole table. Without a job the default is ``errorifexists``.
             With a job its conflict mode decides: ``append`` accepts any, other modes must not contradict it.
@@ -159,6 +159,7 @@ def write_pending(
     if mode is not None and mode not in CONFLICT_MODES:
         raise InvalidOption(f"mode {mode!r} is not one of {', '.join(CONFLICT_MODES)}")
     refuse_arguments(options or (), **ARGUMENTS)
+    partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
     conf = conf_of(session)
     reference = job.reference if isinstance(job, Job) else job
     given = JobInConf(reference, stage or DEFAULT_STAGE) if reference else job_from_conf(conf.get)
@@ -167,7 +168,7 @@ def write_pending(
     if (given is not None or mode != "overwrite") and _runs_batch(session):
         raise batch_repeats(f"calls write_pending for {destination or 'the job in the conf'}")
     try:
-        columns = json.dumps(list(partition_by))
+        columns = json.dumps(partition_by)
         texts = {**(options or {}), "path": destination, "partitionBy": columns, "format": format}
         if engine == "spark":
             save = _saving(frame, partition_by, format or "parquet", options or {}, cluster=cluster)

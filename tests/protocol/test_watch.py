@@ -333,6 +333,12 @@ def test_a_condition_that_is_a_number_is_refused(asked: dict[str, Any]) -> None:
         Criteria.of(**asked)
 
 
+def test_a_context_that_is_no_mapping_is_refused() -> None:
+    """As text a template renders, of which no entry can be compared."""
+    with pytest.raises(ValueError, match="the condition context is 'run_id=monday', and not a mapping"):
+        Criteria.of(context="run_id=monday")  # type: ignore[arg-type]
+
+
 def feed(lake: Lake, memory: Mapping[str, Any] | None = None) -> ManifestFeed:
     """Return a feed of all commits, new or continued."""
     return ManifestFeed(lake.store, Destination.parse(lake.destination), Criteria().unmet, memory)

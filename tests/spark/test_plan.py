@@ -385,7 +385,7 @@ def test_hidden_directories_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
 def test_a_session_s_overwrites_empty_no_table_by_surprise(spark: SparkSession, lake: Lake) -> None:
-    """Writes and a stream's batches refuse a surprising overwrite and keep what the option asks for."""
+    """Writes and batches refuse a surprising overwrite; a column is named by text or in a list."""
     frame = spark.range(4, numPartitions=1).selectExpr("id", "concat('d', id % 2) as dt")
     write(frame, lake, partitionBy="dt")
     later = frame.where("dt = 'd1'").selectExpr("id + 10 as id", "dt")
@@ -405,7 +405,7 @@ def test_a_session_s_overwrites_empty_no_table_by_surprise(spark: SparkSession, 
         with pytest.raises(InvalidOption, match="the session sets"):
             pend(partition_by=["dt"])
         batch = foreach_batch(
-            destination=lake.uri, partition_by=["dt"], mode="overwrite", stream="s", options=lake.options
+            destination=lake.uri, partition_by="dt", mode="overwrite", stream="s", options=lake.options
         )
         with pytest.raises(InvalidOption, match="the session sets"):
             batch(later, 0)
@@ -421,7 +421,7 @@ def test_a_session_s_overwrites_empty_no_table_by_surprise(spark: SparkSession, 
     assert lake.pending() == []
     write(none, lake, "overwrite", partitionBy="dt", partitionOverwriteMode="dynamic")
     assert lake.visible() == before
-    pend(partition_by=["dt"], options={"partitionOverwriteMode": "static"})
+    pend(partition_by="dt", options={"partitionOverwriteMode": "static"})
     assert sorted(lake.table("dt")["id"].to_pylist()) == [11, 13]
     pend(frame=none, partition_by=["dt"], options={"partitionOverwriteMode": "static"})
     assert lake.visible() == []
