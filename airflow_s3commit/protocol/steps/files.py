@@ -451,7 +451,7 @@ class FileList:
         found: dict[str, Counts] = {}
         for entry in self.entries():
             found[entry.partition] = found.get(entry.partition, Counts()).plus(
-                Counts(files=1, bytes=entry.size, rows=entry.rows, columns=entry.statistics)
+                Counts(files=1, bytes=entry.size, rows=entry.rows)
             )
         return found
 

@@ -424,6 +424,6 @@ def _derive(context: JobContext, entry: Entry, table: Table, over_others: bool, 
     while (found := find_marker(context, key)) is not None and 0 < (
         found.generation or 0
     ) <= table.head.number:
-        with suppress(PreconditionFailed, NoSuchKey):
+        with suppress(PreconditionFailed):
             delete_record(context, context.bucket, key, if_match=found.etag)
             return

@@ -13,7 +13,12 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
     Unavailable,
 )
-from airflow_s3commit.protocol.metadata.context import create_record, find_record, load_record
+from airflow_s3commit.protocol.metadata.context import (
+    create_record,
+    find_record,
+    in_small_batches,
+    load_record,
+)
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from tests.protocol.building import BUCKET, WatchedStore, once
@@ -139,3 +144,9 @@ def test_an_unreadable_record_is_not_written(store: WatchedStore) -> None:
     with pytest.raises(InvalidRecord):
         create_record(store, BUCKET, KEY, bad)
     assert find_record(store, BUCKET, KEY, JobRecord) is None
+
+
+def test_batches_are_bounded_by_count_and_by_size() -> None:
+    """Memory stays bounded: only an item that is larger than the room comes alone."""
+    sizes = [1, 1, 1, 5, 1, 9, 1]
+    assert list(in_small_batches(sizes, 2, int, 6)) == [[1, 1], [1, 5], [1], [9], [1]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, OutcomeUnknown, StoreRejected, Unavailable
-from airflow_s3commit.protocol.metadata.removal import delete_record, delete_records
+from airflow_s3commit.protocol.metadata.removal import abort_upload, delete_record, delete_records
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.store.base import DeleteFailure
 from airflow_s3commit.testing import StoreCall
@@ -133,3 +133,12 @@ def test_what_is_not_the_job_s_is_not_removed_as_its_record() -> None:
             with pytest.raises(InvalidRecord, match="refuses to destroy what is not its own"):
                 remove()
     assert lake.everything() == before
+
+
+def test_an_upload_elsewhere_is_not_aborted() -> None:
+    """Not even for the writer that claims to have started it."""
+    lake = Lake()
+    upload = lake.store.create_upload(BUCKET, "elsewhere/a", metadata={}, content_type="x")
+    with pytest.raises(InvalidRecord, match="lies outside"):
+        abort_upload(lake.context(), "elsewhere/a", upload)
+    assert lake.pending() == ["elsewhere/a"]

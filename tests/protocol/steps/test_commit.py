@@ -37,18 +37,19 @@ def _rival(lake: Lake, name: str, path: str) -> None:
 
 @each("path", ["dt=1/b", "dt=3/b"])
 @each("during", [False, True])
-def test_a_commit_takes_no_more_than_its_preview_has_shown(path: str, during: bool) -> None:
-    """A later commit to the same partitions refuses it, and one elsewhere does not; nothing is lost."""
+@each("whole", [False, True])
+def test_a_commit_takes_no_more_than_its_preview_has_shown(path: str, during: bool, whole: bool) -> None:
+    """A later commit to what it replaces refuses it, and one elsewhere does not; nothing is lost."""
     lake = Lake()
     lake.put(OLD)
-    job = lake.sealed({"dt=1/a": b"1"})
+    job = lake.sealed({"dt=1/a": b"1"}, committer="directory" if whole else "partitioned")
     seen = job.preview().generation
     if during:
         lake.store.before = once("put", f"log/{2:020d}.json", lambda: _rival(lake, "rival", path))
     else:
         _rival(lake, "rival", path)
     theirs = named(path, an_id("rival"))
-    if path.startswith("dt=3"):
+    if path.startswith("dt=3") and not whole:
         job.commit(generation=seen)
         assert lake.data().keys() == {"dt=2/old", named("dt=1/a"), theirs}
         return
@@ -58,7 +59,7 @@ def test_a_commit_takes_no_more_than_its_preview_has_shown(path: str, during: bo
     assert _state(lake) == ("aborted" if during else "sealed")
     if not during:
         job.commit(generation=job.preview().generation)
-        assert lake.data().keys() == {"dt=2/old", named("dt=1/a")}
+        assert lake.data().keys() == {named("dt=1/a")} | (set() if whole else {"dt=2/old"})
 
 
 def test_a_preview_holds_for_all_below_an_overwritten_directory() -> None:
@@ -132,6 +133,15 @@ def test_what_is_retained_is_not_taken_again() -> None:
     lake.sealed({"dt=2/a": b"1"}, job_id=an_id("first"), retain="1d", **options).commit()
     lake.sealed({"dt=3/b": b"2"}, **options).commit()
     assert lake.data() == {"dt=1/old": b"old", named("dt=3/b"): b"2"}
+
+
+def test_the_rows_of_another_program_s_files_are_unknown() -> None:
+    """A commit that takes them says how many files and bytes it replaced, and not how many rows."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"}, job_id=THEIRS).commit()
+    lake.put({"dt=1/old": b"old"})
+    replaced = lake.sealed({"dt=1/b": b"2"}).commit().replaced
+    assert (replaced.files, replaced.bytes, replaced.rows) == (2, 4, None)
 
 
 def test_a_commit_is_refused_for_a_generation_that_is_not_there() -> None:

@@ -83,10 +83,11 @@ def _put_log(lake: Lake, other: Lake, numbers: range) -> None:
 
 
 @each("harm", ["another whole log", "its end", "its base", "a copy's", "cut"])
-def test_a_job_ends_in_the_log_that_it_began_in(harm: str) -> None:
+@each("mode", ["append", "replace"])
+def test_a_job_ends_in_the_log_that_it_began_in(harm: str, mode: str) -> None:
     """If that was written over meanwhile, wholly, in part or by a copy's, it neither commits nor aborts."""
     lake, other = _grown("ours", 3), _grown("another", 5)
-    job = lake.sealed({"dt=1/a": b"1"})
+    job = lake.sealed({"dt=1/a": b"1"}, conflict_mode=mode)
     base = job.record().base.number
     lake.store_clock.advance(60)
     if harm == "another whole log":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from unittest.mock import ANY
 
 import pytest
@@ -13,8 +14,8 @@ from airflow_s3commit.protocol.steps.finish import find_marker
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.setup import set_up
 from tests.cases import each
+from tests.protocol.building import ROOT, named
 from tests.protocol.building import Lake as Home
-from tests.protocol.building import named
 from tests.protocol.steps.lake import A, Actor, B, C, Lake, Watched, calls_of, play
 
 JOBS: list[tuple[str, ConflictMode, Committer]] = [
@@ -86,6 +87,18 @@ def test_markers_do_not_begin_beside_retained_files(late: bool) -> None:
     with pytest.raises(InvalidOption, match="retains files that generation 2 replaced"):
         job.commit() if job is not None else lake.set_up(B, **marking)
     assert lake.data() == {"dt=1/old": b"old", named("dt=1/a"): b"1"}
+
+
+def test_the_marker_of_a_partition_counts_what_was_written_there() -> None:
+    """It has the totals of its partition, of the last commit that changed it, and not of the whole commit."""
+    lake = Home()
+    lake.sealed({"dt=1/a": b"1", "dt=1/b": b"22", "dt=2/a": b"333"}, partition_success=True).commit()
+    lake.sealed({"dt=2/b": b"4"}, job_id=B, conflict_mode="append").commit()
+    for partition, files, size in (("dt=1", 2, 3), ("dt=2", 1, 1)):
+        marker = json.loads(lake.get(f"{ROOT}{partition}/_SUCCESS"))
+        counters = marker["iostatistics"]["counters"]
+        found = (counters["committer_commits_completed"], counters["committer_bytes_committed"])
+        assert (found, marker["metrics"]) == ((files, size), {})
 
 
 def test_another_program_s_marker_stays_in_an_emptied_partition() -> None:

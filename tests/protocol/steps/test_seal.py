@@ -10,7 +10,7 @@ from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, InvalidR
 from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.steps.seal import seal_stage
 from tests.cases import each
-from tests.protocol.building import Lake, named
+from tests.protocol.building import BUCKET, OURS, ROOT, Lake, named
 
 
 def _stages(files: Mapping[tuple[str, str], str]) -> Lake:
@@ -31,6 +31,17 @@ def test_of_a_stage_one_attempt_counts() -> None:
     lake.job().commit()
     assert lake.data().keys() == {named("dt=1/b")}
     assert lake.pending() == []
+
+
+def test_the_seal_of_another_stage_attempt_is_refused() -> None:
+    """Put in the place of one that was never sealed, it does not count twice or under another name."""
+    lake = _stages({("one", "1"): "dt=1/a"})
+    stages = f"{ROOT}__magic_job-{OURS}/stages"
+    for place in ("one-2", "two-1"):
+        lake.store.put(BUCKET, f"{stages}/{place}/sealed.json", lake.get(f"{stages}/one-1/sealed.json"))
+        stage, _, attempt = place.partition("-")
+        with pytest.raises(InvalidRecord, match="is the seal of another stage attempt"):
+            lake.job().seal([(stage, attempt)])
 
 
 def test_stages_share_no_key() -> None:

@@ -87,6 +87,21 @@ def test_a_spent_id_is_refused(end: str, later: bool) -> None:
     assert lake.everything() == before
 
 
+@each("end", ["commit", "abort"])
+def test_an_id_without_a_receipt_yet_is_spent(end: str) -> None:
+    """The process that ended the job died right after its entry, which is the newest of the log."""
+    lake = Lake()
+    job = lake.sealed({"a": b"1"})
+    lake.store.die("put", f"log/{2:020d}.json", after=True)
+    with pytest.raises(Crash):
+        getattr(job, end)()
+    lake.store.rest()
+    before = lake.everything()
+    with pytest.raises(AlreadyCommitted if end == "commit" else JobClosed):
+        lake.set_up()
+    assert lake.everything() == before
+
+
 @pytest.mark.parametrize(
     "options", [{"conflict_mode": "append"}, {"committer": "directory"}, {"track_pending": "s3"}]
 )
@@ -215,6 +230,18 @@ def test_only_a_failing_directory_refuses_data_at_setup(committer: str, mode: st
         refused(lake, DestinationNotEmpty, "dt=9/deep", committer=committer, conflict_mode=mode)
     else:
         lake.set_up(committer=committer, conflict_mode=mode)
+
+
+def test_a_failing_directory_refuses_what_the_table_has() -> None:
+    """The whole table counts at setup, and not what its newest entry wrote."""
+    lake = Lake()
+    fail = {"committer": "directory", "conflict_mode": "fail"}
+    lake.sealed({"dt=1/a": b"1"}, job_id=THEIRS).commit()
+    lake.set_up(an_id("aborted")).abort()
+    refused(lake, DestinationNotEmpty, "dt=1", **fail)
+    lake.store.delete(BUCKET, f"{ROOT}{named('dt=1/a', THEIRS)}")
+    lake.sealed(job_id=an_id("empties"), committer="directory").commit()
+    lake.set_up(**fail)
 
 
 @each("uri", ["s3://nowhere/x", "s3://lake/x"])
