@@ -125,6 +125,24 @@ def test_a_commit_that_another_process_finishes_returns_the_same_manifest() -> N
     assert job.commit() == lake.job().manifest()
 
 
+def test_a_commit_that_another_process_finishes_deletes_no_newer_file() -> None:
+    """A process that stalled before its entry takes only what was there when the other one made it."""
+    lake = Lake()
+    lake.set_up(THEIRS).abort()
+    lake.put({"dt=1/x": b"x"})
+    job = lake.sealed({"dt=1/a": b"1"})
+
+    def overtake() -> None:
+        lake.store.rest()
+        lake.job().commit()
+        lake.store_clock.advance(60)
+        lake.put({"dt=1/x": b"x"})
+
+    lake.store.before = once("put", f"log/{3:020d}.json", overtake)
+    assert job.commit() == lake.job().manifest()
+    assert lake.data().keys() == {"dt=1/x", named("dt=1/a")}
+
+
 def test_what_is_retained_is_not_taken_again() -> None:
     """Older data that has left the table stays as long as it is retained, whatever replaces all of it."""
     lake = Lake()

@@ -30,7 +30,8 @@ def test_the_head_is_found_with_few_listings(count: int, checkpoints: bool) -> N
         store.put(BUCKET, entry_key(home, number), b"")
         if checkpoints and number % 13 == 0:
             store.put(BUCKET, checkpoint_key(home, number), b"")
-    store.put(BUCKET, f"{HOME}log/readme.txt", b"")
+    for place in ("log", "checkpoints"):
+        store.put(BUCKET, f"{HOME}{place}/readme.txt", b"")
     counted = FaultyStore(store)
     assert find_head(counted, home) == count
     assert len(counted.calls) <= (1 if count < 1000 else 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from airflow_s3commit.exceptions import OutcomeUnknown, PreconditionFailed
@@ -12,6 +14,23 @@ from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lak
 
 MARKER = f"{ROOT}_SUCCESS"
 THEIRS_MARKER = b'{"another": "program\'s"}'
+
+
+def test_a_marker_says_what_was_committed() -> None:
+    """It has the time, totals and files of its commit, as Hadoop's tools read them."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1", "dt=2/b": b"22"}).commit()
+    marker = json.loads(lake.get(MARKER))
+    assert (marker["timestamp"], marker["date"]) == (1_700_000_000_000, "Tue Nov 14 22:13:20 UTC 2023")
+    assert marker["description"] == "2 files in 2 partitions, replace"
+    assert marker["filenames"] == [f"/{ROOT}{named(path)}" for path in ("dt=1/a", "dt=2/b")]
+    assert marker["metrics"]["complete_bytes"] == 3
+    assert marker["iostatistics"]["counters"] == {
+        "committer_commits_completed": 2,
+        "committer_bytes_committed": 3,
+        "committer_jobs_completed": 1,
+        "committer_tasks_completed": 1,
+    }
 
 
 @each("first", ["the entry", "the marker"])

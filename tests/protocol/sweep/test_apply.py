@@ -365,6 +365,22 @@ def test_a_job_whose_staging_bucket_is_gone_holds_nobody_up() -> None:
     assert lake.sweep().plan.left == []
 
 
+def test_a_job_whose_receipt_is_damaged_holds_nobody_up() -> None:
+    """Its late upload is left, with the reason, because nothing else says how it ended; others are ended."""
+    lake = Lake()
+    lake.sealed({"dt=1/a.parquet": b"1"}).commit()
+    late = named("dt=1/late.parquet")
+    lake.stray(late)
+    lake.run_task(lake.set_up(an_id("dead")), {"dt=2/b.parquet": b"2"})
+    lake.set_up(THEIRS).abort()
+    lake.tamper(lake.receipt_key(), cut=9)
+    lake.store_clock.advance(9 * DAY)
+    report = lake.sweep()
+    assert [done.job_id for done in report.jobs] == [an_id("dead")]
+    assert f"look and abort it: s3://{BUCKET}/{lake.receipt_key()}" in _left(report.plan)
+    assert lake.pending() == [f"{lake.prefix}{late}"]
+
+
 def test_a_sweep_needs_no_right_above_its_destination() -> None:
     """With the policy of a committer it ends a job of which only an upload is left."""
     lake = Lake(prefix="team/flights/")
