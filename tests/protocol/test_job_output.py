@@ -153,6 +153,17 @@ def test_an_attempt_whose_process_is_gone_is_aborted_by_another() -> None:
     assert lake.job().abort_attempt("spark", "1", "00000", "1") == 0
 
 
+def test_an_attempt_whose_record_is_damaged_is_left() -> None:
+    """Without it nobody would find the attempt's uploads, so it stays, and the error names it."""
+    lake = Lake()
+    lake.run_task(lake.set_up(), {"dt=1/a": b"1"})
+    lake.tamper(lake.pendingset_key(), cut=9)
+    before = lake.everything()
+    with pytest.raises(InvalidRecord, match=r"00000_1\.pendingset, or a record beside it, cannot be read"):
+        lake.job().abort_attempt("spark", "1", "00000", "1")
+    assert lake.everything() == before
+
+
 def test_what_is_sealed_is_not_aborted() -> None:
     """A commit may complete uploads of a sealed stage attempt or its task attempts, so neither is aborted."""
     lake = Lake()

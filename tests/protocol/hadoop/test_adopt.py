@@ -706,6 +706,22 @@ def test_a_job_is_not_committed_beside_one_that_replaces_its_partitions(replaced
     assert list(dead.visible().values()) == [kept]
 
 
+def test_a_job_is_committed_beside_one_that_appends_to_its_partitions() -> None:
+    """That one deletes nothing, and both are in the table."""
+    dead = DeadJob.magic()
+
+    def append(call: StoreCall) -> None:
+        if call.verb == "put" and call.key.endswith("/log/00000000000000000002.json") and not done:
+            done.append(call.key)
+            writing = write_job(dead.destination, store=dead.store, conflict_mode="append")
+            with writing as job, job.open("day=17/new.parquet") as file:
+                file.write(b"new")
+
+    done: list[str] = []
+    Adoption(FaultyStore(dead.store, before=append), dead.destination, job_id=UUID).commit()
+    assert sorted(dead.visible().values()) == sorted([b"new", *dead.contents.values()])
+
+
 def test_an_adopted_job_keeps_its_options() -> None:
     """A commit that began with some options cannot continue with others."""
     dead = DeadJob.magic()

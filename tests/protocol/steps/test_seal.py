@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, InvalidRecord, JobClosed
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, InvalidRecord, JobClosed, NoSuchJob
 from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.steps.seal import seal_stage
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, Lake, named
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, named
 
 
 def _stages(files: Mapping[tuple[str, str], str]) -> Lake:
@@ -76,6 +76,16 @@ def test_a_stage_that_comes_after_the_seal_is_refused() -> None:
         lake.run_stage(lake.job(), {"dt=2/a": b"1"}, stage="two", stage_attempt="2")
     lake.job().commit()
     assert (lake.data().keys(), lake.pending()) == ({named("dt=1/a")}, [])
+
+
+def test_a_job_that_was_never_set_up_is_not_sealed() -> None:
+    """Nothing is written for it, also if it is to have no stage."""
+    lake = Lake()
+    lake.set_up(THEIRS)
+    before = lake.everything()
+    with pytest.raises(NoSuchJob, match="never set up"):
+        lake.job().seal([])
+    assert lake.everything() == before
 
 
 def test_a_job_without_stages_is_sealed_on_request_alone() -> None:

@@ -26,11 +26,13 @@ from airflow_s3commit.protocol.inspect.verify_table import verify
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.context import find_job
 from airflow_s3commit.protocol.model.job import Committer, JobOptions
+from airflow_s3commit.protocol.steps.files import files_in
+from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.setup import load_job, set_up
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.testing import FaultyStore, MemoryStore, StoreCall
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
 
 #: What a first set-up of a table may send.
 MOST_REQUESTS = 12
@@ -453,6 +455,21 @@ def test_another_s_job_record_is_refused() -> None:
 # The first entry of the log.
 
 
+def test_a_long_list_of_older_data_can_be_read() -> None:
+    """It is an object beside the log, which says that nobody has counted the rows."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old", "root": b"r"})
+    with apart():
+        lake.set_up()
+    home = lake.context().layout.destination
+    table = read_table(lake.store, home)
+    assert [file.key for file in files_in(lake.store, home, table.sources, table.live)] == [
+        f"{ROOT}dt=1/old",
+        f"{ROOT}root",
+    ]
+    assert lake.entries()[0]["commit"]["counts"]["rows"] is None
+
+
 @each("mode", ["append", "replace", "fail"])
 def test_the_log_begins_with_what_is_there(mode: str) -> None:
     """The first setup lists older data as one commit of nobody; later ones find it, and add nothing."""
@@ -476,6 +493,13 @@ def test_an_empty_destination_has_a_first_entry_too() -> None:
     for job in jobs:
         job.commit()
     assert [entry["commit"]["counts"]["files"] for entry in lake.entries()] == [0, 1, 1, 1]
+
+
+def test_an_abort_keeps_a_reason_that_is_no_text() -> None:
+    """It may have bytes of a file name, which JSON cannot hold as they are."""
+    lake = Lake()
+    lake.set_up().abort(reason="no such file: \udcff")
+    assert lake.entries()[1]["why"] == "no such file: \\udcff"
 
 
 def test_an_abort_begins_the_log_too() -> None:
