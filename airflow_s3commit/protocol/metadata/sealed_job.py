@@ -154,7 +154,7 @@ def committed_attempts(
         stored = load_record(context.store, context.staging_bucket, info.key, PendingSet)
         extra = stored.record.s3commit
         if extra is None or info.key != context.layout.pendingset(
-            stage, stage_attempt, extra.task, extra.attempt
+            extra.stage, extra.stage_attempt, extra.task, extra.attempt
         ):
             raise InvalidRecord(f"{stored.uri} is not a pendingset of stage {stage}-{stage_attempt}")
         found.append(committed_task(extra, stored))

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, Unavailable
 from airflow_s3commit.protocol.metadata.sealed_job import (
+    committed_attempts,
     each_pendingset,
     find_seal,
     load_seal,
@@ -80,6 +81,17 @@ def test_a_pendingset_in_another_s_place_is_refused(fields: dict[str, Any]) -> N
     task = msgspec.structs.replace(sealed, sha256=sha256(body))
     with pytest.raises(InvalidRecord, match=f"{key} is not the pendingset of task 00000"):
         list(each_pendingset(lake.context(), [(key, task)]))
+
+
+def test_a_pendingset_of_another_stage_attempt_is_none_of_this_one() -> None:
+    """Copied there, it would count for a writer that keeps no results of its own."""
+    lake = Lake()
+    lake.run_task(lake.set_up(), A, stage_attempt="2")
+    other = lake.pendingset_key().replace("/spark-1/", "/spark-2/")
+    lake.store.put(BUCKET, lake.pendingset_key(), lake.get(other))
+    assert [one.task for one in committed_attempts(lake.context(), "spark", "2")] == ["00000"]
+    with pytest.raises(InvalidRecord, match="is not a pendingset of stage spark-1"):
+        committed_attempts(lake.context(), "spark", "1")
 
 
 def test_a_seal_is_known_by_its_digest() -> None:

@@ -221,6 +221,17 @@ def test_a_mixture_is_refused() -> None:
     assert job.stage_seal(*STAGE) is None
 
 
+@each("mode", ["append", "replace"])
+def test_a_mixture_is_committed_as_the_job_says(mode: str) -> None:
+    """With a conflict mode of its own the job adds to all partitions, or overwrites them all."""
+    lake = new_job(mode)
+    job = lake.job()
+    write(lake, 1, lake.run_task(job, {"dt=1/h=0/a": b"1"}, task="a"))
+    write(lake, 2, lake.run_task(job, {"dt=2/h=0/b": b"3"}, task="b"), dynamic=True)
+    old = {"dt=1/h=1/old"} | ({"dt=1/h=0/old", "dt=2/h=0/old"} if mode == "append" else set())
+    assert commit(lake) == {*old, named("dt=1/h=0/a"), named("dt=2/h=0/b")}
+
+
 def test_stages_that_contradict_each_other_are_refused() -> None:
     """A stage that overwrites and one that adds to other partitions cannot share a job."""
     lake = new_job()

@@ -155,9 +155,11 @@ def test_a_base_that_is_missing_is_named_with_what_to_do() -> None:
     job = lake.sealed({"dt=1/a": b"1"})
     base = f"{HOME}log/{job.record().base.number:020d}.json"
     lake.store.delete(BUCKET, base)
+    before = lake.everything()
     for step in (job.commit, lake.job().commit, job.abort):
         with pytest.raises(InvalidRecord, match=rf"{base} is missing.*job {OURS} on .*restore it"):
             step()
+        assert lake.everything() == before
 
 
 def test_an_older_entry_that_is_missing_is_no_missing_generation() -> None:

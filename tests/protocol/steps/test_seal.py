@@ -6,11 +6,18 @@ from collections.abc import Mapping
 
 import pytest
 
-from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, InvalidRecord, JobClosed, NoSuchJob
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    DuplicateOutput,
+    InvalidOption,
+    InvalidRecord,
+    JobClosed,
+    NoSuchJob,
+)
 from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.steps.seal import seal_stage
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, named
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, named, once
 
 
 def _stages(files: Mapping[tuple[str, str], str]) -> Lake:
@@ -62,6 +69,32 @@ def test_a_job_is_sealed_once() -> None:
             lake.job().seal(others)
     lake.job().commit(seal_sha256=seal.sha256)
     assert lake.data().keys() == {named("dt=1/a")}
+
+
+def test_a_seal_that_comes_after_the_commit_takes_nothing_back() -> None:
+    """Another process has sealed and committed the job meanwhile: its files stay, and nothing is left."""
+    lake = _stages({("one", "1"): "dt=1/a"})
+
+    def overtake() -> None:
+        lake.store.rest()
+        lake.job().seal()
+        lake.job().commit()
+
+    lake.store.before = once("put", lake.open_key("sealed.json"), overtake)
+    with pytest.raises(AlreadyCommitted):
+        lake.job().seal()
+    assert lake.data().keys() == {named("dt=1/a")}
+    assert lake.keys(lake.open_key("")) == []
+
+
+def test_a_stage_whose_job_ends_meanwhile_says_so() -> None:
+    """Its pendingsets are gone with the job, which is the reason, and not a damaged record."""
+    lake = Lake()
+    job = lake.set_up()
+    task = lake.run_task(job, {"dt=1/a": b"1"})
+    lake.store.before = once("get", ".pendingset", lake.job().abort)
+    with pytest.raises(JobClosed, match="is aborted"):
+        job.seal_stage("spark", "1", [task])
 
 
 def test_a_stage_that_comes_after_the_seal_is_refused() -> None:

@@ -529,7 +529,10 @@ def test_a_directory_of_a_table_is_no_destination() -> None:
     lake.sealed({"dt=1/a": b"1"}).commit()
     before = lake.everything()
     for act in (inside.set_up, inside.job(THEIRS).abort):
-        with pytest.raises(InvalidDestination, match=r"dt=1/a\S* is of the table s3://lake/flights/"):
+        with (
+            apart(),
+            pytest.raises(InvalidDestination, match=r"dt=1/a\S* is of the table s3://lake/flights/"),
+        ):
             act()
     assert lake.everything() == before
     beside = Lake(prefix=f"{ROOT}dt=2/")
@@ -555,6 +558,19 @@ def test_a_replace_takes_no_file_of_a_table_above_or_below(*, is_above: bool) ->
         job.commit()
     assert (ours.data(), theirs.data()) == before
     assert ours.pending() == theirs.pending() == []
+
+
+def test_a_replace_of_everything_is_refused_above_a_table() -> None:
+    """Whatever lies there, in that table or not, stays."""
+    lake, below = Lake(), Lake(prefix=f"{ROOT}archive/")
+    below.store = lake.store
+    lake.sealed({"dt=1/a": b"1"}).commit()
+    below.sealed({"b": b"2"}, job_id=THEIRS).commit()
+    before = lake.data()
+    job = lake.sealed({"dt=1/c": b"3"}, job_id=an_id("replace"), committer="directory")
+    with pytest.raises(InvalidDestination, match="below it are datasets of their own"):
+        job.commit()
+    assert lake.data() == before
 
 
 def test_a_replace_takes_no_older_data_of_a_table_below() -> None:

@@ -365,6 +365,36 @@ def test_a_job_whose_staging_bucket_is_gone_holds_nobody_up() -> None:
     assert lake.sweep().plan.left == []
 
 
+def test_a_committed_job_whose_staging_bucket_is_gone_is_finished() -> None:
+    """Nobody needs that bucket any more: what it replaced is deleted, and its records go."""
+    lake = Lake()
+    lake.put({"dt=1/old.parquet": b"old"})
+    job = lake.set_up(staging="s3://other/private/")
+    lake.run_stage(job, {"dt=1/a.parquet": b"1"})
+    job.seal()
+    lake.store.die("put", f"log/{2:020d}.json", after=True)
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    del lake.store.inner._buckets["other"]
+    report = lake.sweep()
+    assert ([done.action for done in report.jobs], report.plan.left) == (["finish"], [])
+    assert lake.data() == {named("dt=1/a.parquet"): b"1"}
+    assert lake.keys(lake.open_key("")) == []
+
+
+def test_what_a_job_staged_elsewhere_left_late_is_named_with_its_staging() -> None:
+    """Its record is gone, but its end says where that was; nothing of the job stays."""
+    lake = Lake()
+    lake.sealed({"dt=1/a.parquet": b"1"}, job_id=THEIRS).commit()
+    lake.set_up(staging="s3://other/private/").abort()
+    lake.stray(named("dt=1/late.parquet"))
+    lake.store_clock.advance(9 * DAY)
+    (done,) = lake.sweep().jobs
+    assert (done.job_id, done.staging) == (OURS, f"s3://other/private/__magic_job-{OURS}/")
+    assert lake.pending() == []
+
+
 def test_a_job_whose_receipt_is_damaged_holds_nobody_up() -> None:
     """Its late upload is left, with the reason, because nothing else says how it ended; others are ended."""
     lake = Lake()
