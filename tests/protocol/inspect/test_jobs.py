@@ -180,6 +180,8 @@ def test_damaged_records_are_a_problem_of_their_job_alone() -> None:
     lake.tamper(lake.pendingset_key(job_id=an_id("set")), cut=5)
     lake.set_up(an_id("copy"))
     lake.tamper(lake.open_key(job_id=an_id("copy")), old=b"flights/", new=b"trains1/")
+    lake.set_up(an_id("large"))
+    lake.store.put(BUCKET, lake.open_key(job_id=an_id("large")), bytes(4 << 20))
     jobs = _jobs(lake)
     assert jobs[OURS].problem is None
     for name, record, state in (
@@ -187,6 +189,7 @@ def test_damaged_records_are_a_problem_of_their_job_alone() -> None:
         ("seal", "sealed.json", "sealed"),
         ("set", ".pendingset", "open"),
         ("copy", "was copied here", None),
+        ("large", "job.json", None),
     ):
         assert record in (jobs[an_id(name)].problem or "")
         assert jobs[an_id(name)].state == state

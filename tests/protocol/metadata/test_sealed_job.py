@@ -86,7 +86,7 @@ def test_a_pendingset_in_another_s_place_is_refused(fields: dict[str, Any]) -> N
 def test_a_pendingset_of_another_stage_attempt_is_none_of_this_one() -> None:
     """Copied there, it would count for a writer that keeps no results of its own."""
     lake = Lake()
-    lake.run_task(lake.set_up(), A, stage_attempt="2")
+    lake.run_task(lake.set_up(track_pending="s3"), A, stage_attempt="2")
     other = lake.pendingset_key().replace("/spark-1/", "/spark-2/")
     lake.store.put(BUCKET, lake.pendingset_key(), lake.get(other))
     assert [one.task for one in committed_attempts(lake.context(), "spark", "2")] == ["00000"]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import (
+    AccessDenied,
     DestinationChanged,
+    DestinationNotEmpty,
     InvalidOption,
     InvalidRecord,
     JobClosed,
+    OutcomeUnknown,
     Unavailable,
 )
 from airflow_s3commit.protocol.inspect.verify_table import verify
@@ -151,6 +154,32 @@ def test_what_is_retained_is_not_taken_again() -> None:
     lake.sealed({"dt=2/a": b"1"}, job_id=an_id("first"), retain="1d", **options).commit()
     lake.sealed({"dt=3/b": b"2"}, **options).commit()
     assert lake.data() == {"dt=1/old": b"old", named("dt=3/b"): b"2"}
+
+
+@each("committer", ["directory", "partitioned"])
+def test_a_job_that_could_only_fail_publishes_nothing(committer: str) -> None:
+    """It is refused before its first upload is completed, and stays sealed: somebody may make room."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1", "dt=2/b": b"2"}, conflict_mode="fail", committer=committer)
+    lake.put({"dt=2/old": b"old"})
+    before = lake.everything()
+    with pytest.raises(DestinationNotEmpty):
+        job.commit()
+    assert lake.everything() == before
+    lake.store.delete(BUCKET, f"{ROOT}dt=2/old")
+    lake.job().commit()
+
+
+def test_an_end_whose_receipt_is_refused_is_not_finished() -> None:
+    """A task that comes late looks for the receipt, so nothing is removed before it is there."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1"})
+    lake.store.before = once("put", lake.receipt_key(), AccessDenied("no right to write it"))
+    with pytest.raises(OutcomeUnknown, match=r"is committed, as entry 2 .*no right to write it"):
+        job.commit()
+    assert lake.staging() != []
+    lake.job().commit()
+    assert (lake.staging(), lake.data().keys()) == ([], {named("dt=1/a")})
 
 
 def test_the_rows_of_another_program_s_files_are_unknown() -> None:

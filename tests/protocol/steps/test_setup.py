@@ -21,6 +21,7 @@ from airflow_s3commit.exceptions import (
     NoSuchJob,
     OutcomeUnknown,
     StoreUnsuitable,
+    Unavailable,
 )
 from airflow_s3commit.protocol.inspect.verify_table import verify
 from airflow_s3commit.protocol.job import Job
@@ -355,6 +356,17 @@ def test_a_setup_that_slept_while_its_job_ended_withdraws(end: str, newer: bool)
     with pytest.raises(AlreadyCommitted if end == "commit" else JobClosed):
         lake.set_up()
     assert lake.keys(lake.open_key("")) == []
+
+
+def test_a_setup_whose_last_look_fails_may_have_happened() -> None:
+    """The record is there by then, so nobody may say that nothing happened; a repetition finds it."""
+    lake = Lake()
+    lake.set_up(THEIRS)
+    lake.store.before = once("get", lake.receipt_key(), Unavailable("the store is down"), nth=2)
+    with pytest.raises(OutcomeUnknown, match=r"has written its record.*the store is down"):
+        lake.set_up()
+    lake.store.rest()
+    lake.set_up()
 
 
 def test_an_abort_of_an_id_that_is_being_set_up_is_found_out() -> None:

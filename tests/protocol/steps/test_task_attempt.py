@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
@@ -436,6 +437,17 @@ def test_a_job_that_ends_during_the_commit_is_noticed(ending: str, committer: st
     assert (lake.left() == []) is (ending == "aborted")
 
 
+def test_an_attempt_whose_job_ends_while_it_sends_says_so() -> None:
+    """Its upload is gone because the job was aborted, and that is the error."""
+    lake = Lake()
+    job = lake.set_up(committer="partitioned")
+    with pytest.raises(JobClosed, match="is aborted"), attempt_of(job) as late:  # noqa: PT012 - its end counts
+        write(late, "a")
+        lake.store.before = once("upload_part", "", lake.job().abort)
+        late.commit()
+    assert (lake.pending(), lake.staging(), lake.data()) == ([], [], {})
+
+
 def test_one_of_many_attempts_of_a_task_counts() -> None:
     """Attempts of one task commit side by side; only the one that is sealed becomes visible."""
     lake = Lake()
@@ -467,9 +479,9 @@ def test_a_dead_attempt_stays_dead() -> None:
 
 
 def test_several_threads_may_send_parts() -> None:
-    """With threads the same files result as without."""
+    """With threads the same files result as without, and the threads end with the attempt."""
     lake = Lake()
-    job = lake.set_up()
+    job, threads = lake.set_up(), {*enumerate_threads()}
     with job.task_attempt("spark", "1", "0", "1", part_bytes=3, threads=3, min_part_bytes=1) as attempt:
         files = [attempt.open(f"f{number}") for number in range(5)]
         for number, file in enumerate(files):
@@ -477,6 +489,7 @@ def test_several_threads_may_send_parts() -> None:
         for file in files:
             file.close()
         committed = attempt.commit()
+        assert {*enumerate_threads()} <= threads
     job.seal_stage("spark", "1", [committed])
     job.seal()
     job.commit()
