@@ -84,8 +84,9 @@ def test_the_save_mode_decides_what_is_replaced(mode: tuple[dict[str, Any], set[
     """A commit as written replaces nothing, everything, a directory, or the partitions that get files."""
     said, kept = mode
     lake = new_job()
+    lake.put({"dt=3/h=0/added": b"5"})
     write(lake, 1, lake.run_task(lake.job(), {"dt=1/h=0/new": b"4"}), **said)
-    assert commit(lake) == {named("dt=1/h=0/new"), *kept}
+    assert commit(lake) == {named("dt=1/h=0/new"), *kept, *({"dt=3/h=0/added"} if kept else ())}
 
 
 def test_a_named_conflict_mode_decides_alone() -> None:
