@@ -318,11 +318,11 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         """Whether the commit can neither replace anything, nor be refused because of data."""
         return self.conflict_mode == "append"
 
-    def as_sealed(self, removes: Removal | None) -> JobOptions:
+    def as_sealed(self, removes: Removal) -> JobOptions:
         """Return the options of the commit: ``as-written`` becomes what the writers asked to remove."""
         if self.conflict_mode != "as-written":
             return self
-        if removes in (None, "nothing"):
+        if removes == "nothing":
             return msgspec.structs.replace(self, conflict_mode="append")
         whole = removes == "everything"
         committer: Committer = "directory" if whole else "partitioned"

@@ -230,14 +230,14 @@ class Sealed(JobOwned, frozen=True, kw_only=True):
     """What the seals of stages and of jobs say of the output.
 
     Attributes:
-        removes: What the writers asked to remove; None if they leave it to the job.
+        removes: What the writers asked to remove; it counts in conflict mode ``as-written``.
         replaced: Directories that leave the table with all below them, in addition to the partitions.
         schemas: The schemas of all files; empty if that of one is unknown, or there are too many.
     """
 
     counts: Counts
     partitions: dict[Line, Counts]
-    removes: Removal | None = None
+    removes: Removal = "nothing"
     replaced: list[Line] = msgspec.field(default_factory=list)
     schemas: Schemas = msgspec.field(default_factory=list)
     created: Milliseconds

@@ -109,14 +109,12 @@ class _Application:
         self.dynamic |= touched
         self.tasks |= outputs
 
-    def removal(self) -> tuple[Removal | None, set[str]]:
-        """Return what the commit removes, and the directories that it empties; None if the job decides."""
-        if self.options.conflict_mode != "as-written":
-            return None, set()
+    def removal(self) -> tuple[Removal, set[str]]:
+        """Return what a commit as written removes, and the directories that it empties."""
+        if self.options.conflict_mode != "as-written" or not (self.replaced or self.dynamic):
+            return "nothing", set()
         if "" in self.replaced:
             return "everything", set()
-        if not self.replaced and not self.dynamic:
-            return "nothing", set()
         written = {name for output in self.tasks.values() for name in self._partitions(output)}
         added = {name for name in written - self.dynamic if not is_below(name, self.replaced)}
         if added:

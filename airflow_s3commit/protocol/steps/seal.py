@@ -63,7 +63,7 @@ def seal_stage(
     stage_attempt: str,
     tasks: Iterable[CommittedTask],
     *,
-    removes: Removal | None = None,
+    removes: Removal = "nothing",
     replaced: Iterable[str] = (),
 ) -> SealReference:
     """Record which task attempts of a stage count; as `Job.seal_stage`.
@@ -113,7 +113,7 @@ def _make_stage_seal(
     stage_attempt: str,
     sealed: list[tuple[str, SealedTask]],
     *,
-    removes: Removal | None,
+    removes: Removal,
     replaced: Iterable[str],
 ) -> StageSealRecord:
     """Return the seal of a stage attempt, after reading every pendingset of the tasks that count."""
@@ -386,11 +386,9 @@ def _make_seal(
     )
 
 
-def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal | None:
+def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal:
     """Return what all stages together asked to remove; refuse a mix of overwriting and adding partitions."""
-    asked = {stage.removes or "nothing" for stage in stages}
-    if all(stage.removes is None for stage in stages):
-        return None
+    asked = {stage.removes for stage in stages} or {"nothing"}
     if "everything" in asked or len(asked) == 1:
         return "everything" if "everything" in asked else asked.pop()
     overwritten = {name for stage in stages if stage.removes == "partitions" for name in stage.partitions}

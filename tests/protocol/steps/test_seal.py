@@ -143,16 +143,13 @@ def test_a_stage_that_is_not_sealed_is_refused() -> None:
 @each(
     ("asked", "mode"),
     [
-        ((None, None), "append"),
-        (("nothing", None), "append"),
+        (("nothing", "nothing"), "append"),
         (("partitions", "partitions"), "replace"),
         (("everything", "nothing"), "replace everything"),
         (("partitions", "nothing"), "refused"),
     ],
 )
-def test_writers_decide_together_what_a_commit_removes(
-    asked: tuple[Removal | None, Removal | None], mode: str
-) -> None:
+def test_writers_decide_together_what_a_commit_removes(asked: tuple[Removal, Removal], mode: str) -> None:
     """One commit adds to partitions, overwrites them or overwrites all, as its stages asked; never a mix."""
     lake = Lake()
     lake.put({"dt=1/old": b"old", "dt=3/old": b"old"})
