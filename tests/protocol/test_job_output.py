@@ -9,6 +9,7 @@ import pytest
 
 from airflow_s3commit.exceptions import (
     InvalidDestination,
+    InvalidOption,
     InvalidRecord,
     JobClosed,
     NoSuchJob,
@@ -16,6 +17,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.store.memory import MemoryStore
+from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake
 
 NEW = {"dt=1/a": b"1", "dt=2/b": b"22"}
@@ -151,6 +153,16 @@ def test_an_attempt_whose_process_is_gone_is_aborted_by_another() -> None:
     assert lake.job().abort_attempt("spark", "1", "00000", "1") == 0
     lake.job().abort()
     assert lake.job().abort_attempt("spark", "1", "00000", "1") == 0
+
+
+@each("part", [(2, 2), (-1, 2), (0, 0)])
+def test_a_part_that_no_commit_has_is_refused(part: tuple[int, int]) -> None:
+    """Nothing is completed: a number that is off by one would leave a part to nobody."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1"})
+    with pytest.raises(InvalidOption, match="parts are numbered from 0"):
+        job.complete_part(*part)
+    assert lake.data() == {}
 
 
 def test_an_attempt_whose_record_is_damaged_is_left() -> None:
