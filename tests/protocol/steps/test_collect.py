@@ -12,7 +12,7 @@ from airflow_s3commit.exceptions import DestinationChanged, InvalidOption, Inval
 from airflow_s3commit.protocol.model.codec import sha256
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, THEIRS, Lake, named
+from tests.protocol.building import BUCKET, OURS, THEIRS, Lake, named, once
 
 STAGE = ("spark", "1")
 
@@ -242,6 +242,15 @@ def test_stages_that_contradict_each_other_are_refused() -> None:
     lake.run_stage(job, {"dt=2/h=0/b": b"2"}, stage="python")
     with pytest.raises(InvalidOption, match="stage python adds to partition 'dt=2/h=0'"):
         job.seal()
+
+
+def test_an_application_whose_job_ends_meanwhile_is_named_for_that() -> None:
+    """What its driver wrote is gone with the job, which is the reason, and not that no driver has written."""
+    lake = new_job()
+    write(lake, 1, lake.run_task(lake.job(), {"dt=1/h=0/a": b"1"}))
+    lake.store.before = once("get", "stages/spark-1/sealed.json", lake.job().abort)
+    with pytest.raises(JobClosed, match="is aborted"):
+        lake.job().seal_stage(*STAGE)
 
 
 def test_an_application_that_wrote_nothing_is_reported() -> None:

@@ -65,6 +65,19 @@ def test_a_commit_takes_no_more_than_its_preview_has_shown(path: str, during: bo
         assert lake.data().keys() == {named("dt=1/a")} | (set() if whole else {"dt=2/old"})
 
 
+@each("whole", [False, True])
+def test_a_replace_that_is_overtaken_takes_what_came_before_it(whole: bool) -> None:
+    """It is decided anew after an entry that came first, from all that the table has by then."""
+    lake = Lake()
+    lake.put(OLD)
+    job = lake.sealed({"dt=1/a": b"1"}, committer="directory" if whole else "partitioned")
+    lake.store.before = once("put", f"log/{2:020d}.json", lambda: _rival(lake, "rival", "dt=1/b"))
+    made = job.commit()
+    assert (made.generation, made.replaced.files) == (3, 3 if whole else 2)
+    assert lake.data().keys() == {named("dt=1/a")} | (set() if whole else {"dt=2/old"})
+    assert verify(lake.store, lake.destination).sound
+
+
 def test_a_preview_holds_for_all_below_an_overwritten_directory() -> None:
     """A later commit anywhere below a directory that a Spark job overwrites refuses its commit."""
     lake = Lake()

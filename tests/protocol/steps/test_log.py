@@ -162,6 +162,18 @@ def test_a_base_that_is_missing_is_named_with_what_to_do() -> None:
         assert lake.everything() == before
 
 
+def test_a_replace_notices_a_change_right_before_its_base() -> None:
+    """That entry follows the one before it, and the base no longer follows it: it is not trusted."""
+    lake = _grown("ours", 3)
+    job = lake.sealed({"dt=1/a": b"1"}, conflict_mode="replace")
+    older = f"{HOME}log/{job.record().base.number - 1:020d}.json"
+    lake.tamper(older, old=b'"nonce":"', new=b'"nonce":"x')
+    before = lake.data()
+    with pytest.raises(InvalidRecord, match="does not follow the entry before it"):
+        job.commit()
+    assert before.items() <= lake.data().items()
+
+
 def test_an_older_entry_that_is_missing_is_no_missing_generation() -> None:
     """A commit that has to read it is refused for a damaged log, and its job left; restored, it commits."""
     lake = _grown("ours", 3)

@@ -9,6 +9,7 @@ import pytest
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     DuplicateOutput,
+    ForeignRecord,
     InvalidOption,
     InvalidRecord,
     JobClosed,
@@ -49,6 +50,24 @@ def test_the_seal_of_another_stage_attempt_is_refused() -> None:
         stage, _, attempt = place.partition("-")
         with pytest.raises(InvalidRecord, match="is the seal of another stage attempt"):
             lake.job().seal([(stage, attempt)])
+
+
+def test_the_stage_seal_of_another_job_is_refused() -> None:
+    """Put in the place of one of this job, its task attempts do not count here."""
+    lake = _stages({})
+    lake.run_stage(lake.set_up(THEIRS), {"dt=1/a": b"1"})
+    seal = f"{ROOT}__magic_job-{THEIRS}/stages/spark-1/sealed.json"
+    lake.store.put(BUCKET, seal.replace(THEIRS, OURS), lake.get(seal))
+    with pytest.raises(ForeignRecord, match=f"is of job {THEIRS}, not of {OURS}"):
+        lake.job().seal()
+
+
+def test_a_seal_whose_job_ends_meanwhile_says_so() -> None:
+    """Its stages are gone with the job, which is the reason, and not a stage that is missing."""
+    lake = _stages({("one", "1"): "dt=1/a"})
+    lake.store.before = once("get", "one-1/sealed.json", lake.job().abort)
+    with pytest.raises(JobClosed, match="is aborted"):
+        lake.job().seal()
 
 
 def test_stages_share_no_key() -> None:
