@@ -24,7 +24,7 @@ from airflow_s3commit.protocol.model.codec import MIB, encode, sha256
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealedTask, SealRecord, StageSealRecord
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, once
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, named, once
 
 A, B = {"dt=1/a": b"1"}, {"dt=2/b": b"22"}
 
@@ -106,6 +106,21 @@ def test_a_seal_is_known_by_its_digest() -> None:
         lambda: lake.job().complete_part(0, 1, seal_sha256="0" * 64),
     ):
         refused(lake, InvalidRecord, step, "is not the seal that was handed over")
+
+
+def test_a_file_named_as_another_job_s_is_not_committed() -> None:
+    """A task that forges its pendingset and its stage's seal cannot write over a file of the table."""
+    lake = Lake()
+    lake.sealed(A, job_id=THEIRS, conflict_mode="append").commit()
+    (task,) = lake.run_stage(lake.set_up(conflict_mode="append"), A)
+    forged = lake.forge_task({ROOT + named("dt=1/a", THEIRS): BUCKET})
+    stage_seal = lake.context().layout.stage_seal("spark", "1")
+    lake.tamper(stage_seal, old=task.sha256.encode(), new=forged.sha256.encode())
+    lake.job().seal()
+    before = lake.data()
+    with pytest.raises(InvalidRecord, match="does not have the job's id in its name"):
+        lake.job().commit()
+    assert lake.data() == before
 
 
 def test_a_missing_seal_says_so() -> None:
