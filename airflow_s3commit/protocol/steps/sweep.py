@@ -250,6 +250,8 @@ def judge(found: Found, now: float, older_than: float) -> tuple[Action | None, s
         beside = "no table has what is left of it; what s3commit verify names as left over, delete by hand"
         is_left = found.is_more_than_objects
         return ("finish", f"entry {end.number} has committed it") if is_left else (None, beside)
+    if not found.is_more_than_objects and not found.objects:
+        return None, "its files were copied here: no job of this destination wrote them"
     if found.silent(now) < older_than:
         return None, silent
     sealed = "it is sealed" if found.sealed is not None else "it is open"
